@@ -1,0 +1,105 @@
+"""The seams of the engine: what a device, a tokenizer and a progress display must offer.
+
+Owns: the protocols. Must not know: any implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import attrs
+
+from trioserve.step import StepPlan, StepResult
+
+
+@attrs.frozen(kw_only=True)
+class DeviceInfo:
+    """What a loaded device can hold."""
+
+    name: str
+    """For people: "reference (float32, cpu)"."""
+    vocab_size: int
+    """Width of the logits. A token id is valid if 0 <= id < vocab_size."""
+    context_length: int
+    """Tokens per sequence at most, prompt and answer together."""
+    page_size: int
+    """Tokens per KV page."""
+    page_count: int
+    """KV pages in all; ids are 0 to page_count - 1."""
+
+
+@runtime_checkable
+class Device(Protocol):
+    """A loaded model that runs steps. All methods block; after loading all are called from one thread."""
+
+    @property
+    def info(self) -> DeviceInfo: ...
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Run one step: the page copies, then every span, then draw every row. Any exception ends the engine."""
+        ...
+
+    def close(self) -> None:
+        """Free memory. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class AsyncDevice(Protocol):
+    """A device that lives in the event loop itself: a simulation on trio's clock, for tests and experiments."""
+
+    @property
+    def info(self) -> DeviceInfo: ...
+
+    async def run_async(self, plan: StepPlan) -> StepResult: ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids, and ids to bytes. Immutable, and shared by all requests and threads."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids it can produce are below this."""
+        ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end a sequence."""
+        ...
+
+    @property
+    def max_token_bytes(self) -> int:
+        """Length of the longest token's text in UTF-8 bytes: B bytes of text are at least B / this many tokens."""
+        ...
+
+    def encode(self, text: str, *, add_special: bool) -> list[int]:
+        """The ids of ``text``; special tokens written in it are recognised.
+
+        With ``add_special`` the model's BOS is put in front if the model wants one and the text has none.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of ids; bytes that are not UTF-8 become U+FFFD."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one id stands for inside a text; b"" for special tokens.
+
+        Raises:
+            IndexError: the id is not in the vocabulary.
+        """
+        ...
+
+
+class Progress(Protocol):
+    """Told how a long job goes. May be called from any thread."""
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """``stage`` is a few words ("downloading", "loading"); ``done`` and ``total`` are bytes; None: not known."""
+        ...
+
+
+def no_progress(stage: str, done: int, total: int | None) -> None:
+    """A Progress that shows nothing."""

@@ -1,0 +1,55 @@
+"""What a generation tells its consumer: the one stream of events from which every answer is made.
+
+Owns: the event classes. Must not know: how they are written on a wire.
+Indices are those of the request: prompt_index * n + j.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+@attrs.frozen
+class ChoiceUsage:
+    """The tokens of one choice. Summed over the choices of a request they give the request's usage."""
+
+    completion_tokens: int
+    """Tokens generated and kept, the end-of-sequence token included."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache at admission; counted at choice 0 of each prompt, 0 at its siblings."""
+    shared_tokens: int = 0
+    """Prompt tokens taken over from choice 0 of the same prompt: the prompt length for siblings, 0 for choice 0."""
+    reasoning_tokens: int = 0
+
+
+@attrs.frozen
+class TextDelta:
+    """More text of one choice.
+
+    ``text`` may be empty when the tokens so far end inside a character or a possible stop string.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    """The tokens first reported with this delta (their text may come later)."""
+
+
+@attrs.frozen
+class ChoiceFinished:
+    """The last event of a choice; each choice has exactly one."""
+
+    index: int
+    reason: FinishReason
+    usage: ChoiceUsage
+    seed: int
+    """The seed it was drawn with, as int64; giving it back with n = 1 replays this choice."""
+    stop: str | int | None = None
+    """What ended it: the stop string or the end-of-sequence token id; None for other reasons."""
+
+
+Event = TextDelta | ChoiceFinished

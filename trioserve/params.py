@@ -1,0 +1,123 @@
+"""What a caller may ask of a generation, checked once, at the edge.
+
+Owns: SamplingParams and Limits, and the ranges of every field.
+Must not know: JSON, HTTP, or how a token is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import attrs
+
+from trioserve.errors import ParamError
+
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
+
+
+def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    # bool is an int in Python; a caller who writes "n": true means something else
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ParamError(f"{name} must be an integer, got {value!r}.", name)
+    if value < low:
+        raise ParamError(f"{name} must be at least {low}, got {value}.", name)
+    if high is not None and value > high:
+        raise ParamError(f"{name} must be at most {high}, got {value}.", name)
+
+
+def _check_float(name: str, value: object, low: float, high: float) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ParamError(f"{name} must be a number, got {value!r}.", name)
+    # written so that NaN, for which every comparison is false, is refused
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ParamError(f"{name} must be between {low:g} and {high:g}, got {value}.", name)
+
+
+def _as_tuple(stop: str | Iterable[str]) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+@attrs.frozen(kw_only=True)
+class SamplingParams:
+    """How to draw the choices of every prompt of one request. Frozen, and valid once it exists.
+
+    Raises:
+        ParamError: a value is of the wrong type or out of range; ``param`` names the field.
+    """
+
+    n: int = 1
+    """Choices per prompt, at least 1 (the upper bound is the engine's, see Limits)."""
+    max_tokens: int | None = None
+    """Tokens to generate per choice at most; None: to the end of the context. 0 generates nothing."""
+    temperature: float = 1.0
+    """0 to 2. Exactly 0 is greedy."""
+    top_p: float = 1.0
+    """0 to 1: keep the smallest set of most likely tokens whose probability reaches this. 1 keeps all."""
+    top_k: int = -1
+    """Keep this many most likely tokens; -1 or 0 keeps all."""
+    min_p: float = 0.0
+    """0 to 1: drop tokens less likely than this times the most likely one."""
+    seed: int | None = None
+    """Any int64. Choice j uses seed + j. None and -1 are unseeded."""
+    stop: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple)
+    """Texts that end a choice; none of them appears in its text."""
+    ignore_eos: bool = False
+    """Go on past the model's end-of-sequence tokens."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_int("n", self.n, 1)
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 0)
+        _check_float("temperature", self.temperature, 0.0, 2.0)
+        _check_float("top_p", self.top_p, 0.0, 1.0)
+        _check_int("top_k", self.top_k, -1)
+        _check_float("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _check_int("seed", self.seed, INT64_MIN, INT64_MAX)
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise ParamError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}.", "stop")
+        for text in self.stop:
+            if not isinstance(text, str):
+                raise ParamError(f"stop must be a string or a list of strings, got {text!r}.", "stop")
+            if not 1 <= len(text) <= MAX_STOP_LENGTH:
+                raise ParamError(f"A stop string has 1 to {MAX_STOP_LENGTH} characters, got {len(text)}.", "stop")
+        if not isinstance(self.ignore_eos, bool):
+            raise ParamError(f"ignore_eos must be true or false, got {self.ignore_eos!r}.", "ignore_eos")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken, without a random number."""
+        return self.temperature == 0.0
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the caller chose the seeds. -1 means no, for every choice of the request."""
+        return self.seed is not None and self.seed != -1
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """The server's bounds on what one request may ask."""
+
+    max_n: int = 128
+    """Choices per prompt."""
+    max_choices: int = 1024
+    """Prompts times n."""
+    greedy_n: Literal["reject", "replicate"] = "reject"
+    """What n > 1 means with temperature 0."""
+
+    def check(self, params: SamplingParams, prompts: int) -> None:
+        """Raise ParamError if a request of ``prompts`` prompts with these params is over a bound."""
+        _check_int("n", params.n, 1, self.max_n)
+        if params.greedy and params.n > 1 and self.greedy_n == "reject":
+            raise ParamError(f"n must be 1 when using greedy sampling, got {params.n}.", "n")
+        if prompts * params.n > self.max_choices:
+            raise ParamError(
+                f"A request may have at most {self.max_choices} choices, got {prompts} prompts times n = {params.n}.",
+                "prompt",
+            )
