@@ -27,6 +27,8 @@ class DeviceInfo:
     """Tokens per KV page."""
     page_count: int
     """KV pages in all; ids are 0 to page_count - 1."""
+    batch_tokens: int = 256
+    """Tokens in one step that it computes in a few tenths of a second: what a step should hold at most."""
 
 
 @runtime_checkable
@@ -38,6 +40,10 @@ class Device(Protocol):
 
     def run(self, plan: StepPlan) -> StepResult:
         """Run one step: the page copies, then every span, then draw every row. Any exception ends the engine."""
+        ...
+
+    def interrupt(self) -> None:
+        """Make the running step, and any later one, raise soon. The one method that any thread may call."""
         ...
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ The tree follows what a caller does about an error, not where it happens:
       QueueFullError(retry_after)  try again later
       EngineStoppingError          go to another server
       EngineClosedError            the engine has ended
+      DeviceError                  ... because its device failed
       GenerationError(request_id)  this request failed; others did not
         ChoiceFailedError(index)
       ModelError                   a model can't be found, fetched or read: nothing was loaded
@@ -98,6 +99,10 @@ class EngineClosedError(TrioserveError):
         super().__init__(message)
 
 
+class DeviceError(TrioserveError):
+    """A step failed on the device, which ends the engine; ``__cause__`` is what the device raised."""
+
+
 class GenerationError(TrioserveError):
     """One request failed while it ran."""
 
@@ -142,6 +147,7 @@ ERRORS: Final[dict[type[TrioserveError], ErrorRow]] = {
     QueueFullError: ErrorRow(429, "rate_limit_error", "queue_full"),
     EngineStoppingError: ErrorRow(503, "service_unavailable_error", "server_stopping"),
     EngineClosedError: ErrorRow(503, "service_unavailable_error", "engine_closed"),
+    DeviceError: ErrorRow(500, "server_error", "device_failed"),
     GenerationError: ErrorRow(500, "server_error", "generation_failed"),
     ModelError: ErrorRow(500, "server_error", "model_error"),
     InternalError: ErrorRow(500, "server_error", "internal_error"),

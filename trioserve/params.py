@@ -14,8 +14,11 @@ import attrs
 
 from trioserve.errors import ParamError
 
+INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
+DEFAULT_TEMPERATURE = 1.0
+MAX_TEMPERATURE = 2.0
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 
@@ -54,8 +57,8 @@ class SamplingParams:
     """Choices per prompt, at least 1 (the upper bound is the engine's, see Limits)."""
     max_tokens: int | None = None
     """Tokens to generate per choice at most; None: to the end of the context. 0 generates nothing."""
-    temperature: float = 1.0
-    """0 to 2. Exactly 0 is greedy."""
+    temperature: float | None = None
+    """0 to 2. Exactly 0 is greedy. None: what the model's own files say, or else 1."""
     top_p: float = 1.0
     """0 to 1: keep the smallest set of most likely tokens whose probability reaches this. 1 keeps all."""
     top_k: int = -1
@@ -72,10 +75,11 @@ class SamplingParams:
     def __attrs_post_init__(self) -> None:
         _check_int("n", self.n, 1)
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 0)
-        _check_float("temperature", self.temperature, 0.0, 2.0)
+            _check_int("max_tokens", self.max_tokens, 0, INT32_MAX)
+        if self.temperature is not None:
+            _check_float("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         _check_float("top_p", self.top_p, 0.0, 1.0)
-        _check_int("top_k", self.top_k, -1)
+        _check_int("top_k", self.top_k, -1, INT32_MAX)
         _check_float("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             _check_int("seed", self.seed, INT64_MIN, INT64_MAX)
@@ -93,6 +97,12 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the most likely token is taken, without a random number."""
         return self.temperature == 0.0
+
+    def resolve(self, model_temperature: float | None) -> SamplingParams:
+        """These params with the temperature that counts: the caller's, else the model's, else 1 (FAN-7)."""
+        if self.temperature is not None:
+            return self
+        return attrs.evolve(self, temperature=DEFAULT_TEMPERATURE if model_temperature is None else model_temperature)
 
     @property
     def seeded(self) -> bool:
@@ -119,5 +129,5 @@ class Limits:
         if prompts * params.n > self.max_choices:
             raise ParamError(
                 f"A request may have at most {self.max_choices} choices, got {prompts} prompts times n = {params.n}.",
-                "prompt",
+                "n" if prompts == 1 else "prompt",
             )

@@ -1,0 +1,5 @@
+"""The ``trioserve`` command. The only place that reads the environment, writes to the terminal, and ends the process."""
+
+from trioserve.cli.main import main
+
+__all__ = ["main"]

@@ -59,3 +59,5 @@ class LoadedModel:
     """None: the model's files have no chat template."""
     default_temperature: float | None = None
     """From the model's own generation config; None when it says nothing."""
+    warnings: tuple[str, ...] = ()
+    """What its files leave open and had to be assumed, and what in them has no effect. For people: log them."""

@@ -1,0 +1,15 @@
+"""The wire: bytes into calls, and events into chunks and answers. Pure, and in OpenAI's formats.
+
+In the order of the data path:
+
+    body, fields       the bytes of a request -> its fields, one JSON object at a time
+    options, neutral   fields that both endpoints share; fields known but not served
+    messages, prompts  what a call is about
+    calls, decode      parse_chat, parse_completion: bytes -> a Call, or ParamError
+    tally              the fold of a request's events: what is finished, what it cost
+    chunks, answer     the same events as a stream of chunks, or as one answer
+    errors, models     the bodies of everything else
+    line               how all of it is encoded
+
+Nothing here awaits, reads a clock, or knows HTTP beyond status codes.
+"""

@@ -1,0 +1,76 @@
+"""All automation: ``nox -l`` lists the sessions. ``nox -s serve`` and ``nox -s tests`` need nothing but nox."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = False
+
+# The release that everything here was measured with. Installed first and by its exact number, so that pip takes
+# the build that fits the machine instead of the newest release there is.
+TORCH = "torch==2.13.0"
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """Install the project in place and the named dependency groups."""
+    session.install(TORCH)
+    session.install("--editable", ".", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+@nox.session
+def serve(session: nox.Session) -> None:
+    """Fetch the default model and serve it; arguments after -- go to ``trioserve serve``."""
+    install(session)
+    session.run("trioserve", "serve", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests; arguments after -- go to pytest."""
+    install(session, "tests")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Formatting, ruff and flake8-async."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("flake8", "trioserve", "kernels", "tests", "noxfile.py")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy --strict."""
+    install(session, "types")
+    session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the manual into docs/_build/html; warnings are errors."""
+    install(session, "docs")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html")
+
+
+@nox.session
+def oracle(session: nox.Session) -> None:
+    """Make the expected data of the tests again, with the libraries they are compared to."""
+    install(session, "tests", "oracle")
+    for script in sorted(Path("tests").glob("*/make_*.py")):
+        session.run("python", str(script))
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks, or those named after --; nothing else should run beside them."""
+    install(session, "tests")
+    named = session.posargs or [path.stem for path in sorted(Path("tests/benchmarks").glob("[a-z]*.py"))]
+    for name in named:
+        session.run("python", f"tests/benchmarks/{name}.py")

@@ -1,0 +1,337 @@
+"""Fields of a request that both endpoints share, and those that tell the endpoints apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import get_type_hints
+
+import openai.types
+import openai.types.chat
+import pytest
+
+from trioserve.errors import ModelNotFoundError, ParamError
+from trioserve.params import INT64_MAX, INT64_MIN, Limits, SamplingParams
+from trioserve.wire.calls import Call, ChatCall, CompletionCall
+from trioserve.wire.decode import check_model, parse_chat, parse_completion
+
+LEAST: dict[str, dict[str, object]] = {
+    "chat": {"model": "tiny-chat", "messages": [{"role": "user", "content": "hi"}]},
+    "completion": {"model": "tiny-chat", "prompt": "hi"},
+}
+PARSE: dict[str, Callable[[bytes, Limits], Call]] = {"chat": parse_chat, "completion": parse_completion}
+
+DEFAULT_LIMITS = Limits()
+
+both = pytest.mark.parametrize("kind", ["chat", "completion"])
+
+
+def parse(kind: str, limits: Limits = DEFAULT_LIMITS, /, **fields: object) -> Call:
+    return PARSE[kind](json.dumps({**LEAST[kind], **fields}).encode(), limits)
+
+
+def refusal(kind: str, limits: Limits = DEFAULT_LIMITS, /, **fields: object) -> ParamError:
+    with pytest.raises(ParamError) as caught:
+        parse(kind, limits, **fields)
+    return caught.value
+
+
+def test_a_chat_of_the_fewest_fields_has_every_default() -> None:  # FAN-5, FAN-7
+    assert parse("chat") == ChatCall(
+        model="tiny-chat",
+        messages=({"role": "user", "content": "hi"},),
+        params=SamplingParams(n=1, max_tokens=None),
+        stream=False,
+        include_usage=False,
+        continuous_usage=False,
+    )
+
+
+def test_a_completion_of_the_fewest_fields_has_every_default() -> None:  # FAN-5, FAN-7
+    assert parse("completion") == CompletionCall(
+        model="tiny-chat",
+        prompts=("hi",),
+        echo=False,
+        params=SamplingParams(n=1, max_tokens=None),
+        stream=False,
+        include_usage=False,
+        continuous_usage=False,
+    )
+
+
+@both
+def test_every_sampling_field_reaches_the_params(kind: str) -> None:
+    given: dict[str, object] = {
+        "n": 3,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.1,
+        "seed": -7,
+        "max_tokens": 5,
+    }
+    call = parse(kind, **given, stop=["a", "b"], ignore_eos=True)
+    assert call.params == SamplingParams(
+        n=3, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, seed=-7, max_tokens=5, stop=("a", "b"), ignore_eos=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("chat", "model"), ("chat", "messages"), ("completion", "model"), ("completion", "prompt")]
+)
+def test_required_fields_are_missed_by_name(kind: str, name: str) -> None:  # case model-404
+    rest = {other: value for other, value in LEAST[kind].items() if other != name}
+    for body in (rest, {**rest, name: None}):
+        with pytest.raises(ParamError, match="is required") as caught:
+            PARSE[kind](json.dumps(body).encode(), Limits())
+        assert caught.value.param == name
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("model", [1, ["a"], {}, True]),
+        ("n", [0, -1, 129, 10**6, 2**64, 1.5, 1.0, True, "1", [1]]),
+        ("max_tokens", [-1, 3.5, True, "5", 2**64]),
+        ("temperature", [-0.1, 2.1, True, "0.7", 10**400, []]),
+        ("top_p", [-0.1, 1.1, 7, True, "0.7"]),
+        ("min_p", [-0.1, 1.1, True, "0.7"]),
+        ("top_k", [-2, 1.5, True, "1"]),
+        ("seed", [1e30, 1.5, True, "1", INT64_MAX + 1, INT64_MIN - 1]),
+        ("stop", [1, [1], ["a", None], "", [""], ["x"] * 65, "x" * 1025, {}]),
+        ("ignore_eos", [1, "true"]),
+        ("stream", [1, "yes"]),
+        ("stream_options", [True, []]),
+        ("user", [1]),
+        ("presence_penalty", [-0.5, 1, 3, True, False, "0"]),
+        ("frequency_penalty", [-0.5, 1, 3, True, False, "0"]),
+        ("repetition_penalty", [0, 1.1, True, "1"]),
+        ("logit_bias", [{"999999999": 5}, {"-1": 5}, {"abc": 5}, {"5": 101}, [1]]),
+        ("logprobs", [True, 1, 0, "1"]),
+        ("stop_token_ids", [[1000000000]]),
+        ("foo", [None, 0]),
+    ],
+)
+def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, values: list[object]) -> None:
+    # FAN-1, FAN-2, FAN-14; cases nonfinite-numbers, huge-n, max-tokens-edges, oov-token-ids
+    for value in values:
+        assert refusal(kind, **{name: value}).param == name, value
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("tools", [[{"type": "function", "function": {"name": "f"}}], {}]),
+        ("tool_choice", ["required", {"type": "function", "function": {"name": "f"}}]),
+        ("functions", [[{"name": "f"}]]),
+        ("function_call", [{"name": "f"}]),
+        ("response_format", [{"type": "json_object"}, {"type": "text", "x": 1}, "text"]),
+        ("top_logprobs", [-1, 2, 1000, False]),
+        ("audio", [{}]),
+        ("modalities", [["audio"], ["text", "audio"], "text"]),
+        ("prediction", [{"type": "content", "content": "x"}]),
+        ("web_search_options", [{}]),
+        ("reasoning_effort", ["low"]),
+        ("verbosity", ["high"]),
+        ("store", [True, 0]),
+        ("service_tier", ["flex", 1]),
+        ("metadata", ["x"]),
+        ("parallel_tool_calls", [1]),
+        ("max_completion_tokens", [0, -1, 1.5, True]),
+        ("max_tokens", [0]),
+        ("echo", [True]),
+        ("best_of", [1]),
+        ("prompt", ["hi"]),
+    ],
+)
+def test_a_chat_refuses_by_name_what_it_does_not_serve(name: str, values: list[object]) -> None:  # FAN-1
+    for value in values:
+        assert refusal("chat", **{name: value}).param == name, value
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("suffix", ["x", 1]),
+        ("echo", [1, "true"]),
+        ("best_of", [2, 0, True, 1.0]),
+        ("max_completion_tokens", [5]),
+        ("tools", [[]]),
+        ("messages", [[]]),
+    ],
+)
+def test_a_completion_refuses_by_name_what_it_does_not_serve(name: str, values: list[object]) -> None:  # FAN-1
+    for value in values:
+        assert refusal("completion", **{name: value}).param == name, value
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("presence_penalty", 0),
+        ("frequency_penalty", 0.0),
+        ("repetition_penalty", 1.0),
+        ("logit_bias", {}),
+        ("logprobs", False),
+        ("user", "someone"),
+        ("stop", []),
+    ],
+)
+def test_a_value_that_asks_for_nothing_is_accepted(kind: str, name: str, value: object) -> None:
+    assert parse(kind, **{name: value}) == parse(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", []),
+        ("tool_choice", "none"),
+        ("tool_choice", "auto"),
+        ("functions", []),
+        ("response_format", {"type": "text"}),
+        ("modalities", ["text"]),
+        ("metadata", {"a": "b"}),
+        ("store", False),
+        ("service_tier", "auto"),
+        ("service_tier", "default"),
+        ("parallel_tool_calls", True),
+        ("parallel_tool_calls", False),
+        ("top_logprobs", 0),
+    ],
+)
+def test_a_chat_accepts_a_value_that_asks_for_nothing(name: str, value: object) -> None:
+    assert parse("chat", **{name: value}) == parse("chat")
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        ("chat", openai.types.chat.completion_create_params.CompletionCreateParamsStreaming),
+        ("completion", openai.types.completion_create_params.CompletionCreateParamsStreaming),
+    ],
+)
+def test_every_field_of_the_official_client_is_known_and_null_in_it_is_the_same_as_absent(
+    kind: str, schema: type
+) -> None:  # FAN-5; case nonfinite-numbers
+    extensions = {"top_k", "min_p", "ignore_eos", "repetition_penalty"}
+    for name in (get_type_hints(schema).keys() | extensions) - LEAST[kind].keys():
+        assert parse(kind, **{name: None}) == parse(kind), name
+
+
+@both
+def test_an_unknown_field_is_refused_in_the_words_of_openai(kind: str) -> None:
+    assert str(refusal(kind, foo=1)) == "Unrecognized request argument supplied: foo"
+
+
+@both
+def test_the_messages_about_n_are_those_clients_match(kind: str) -> None:  # FAN-2, FAN-6
+    assert str(refusal(kind, n=0)) == "n must be at least 1, got 0."
+    assert str(refusal(kind, n=129)) == "n must be at most 128, got 129."
+    assert str(refusal(kind, n=3, temperature=0)) == "n must be 1 when using greedy sampling, got 3."
+
+
+@both
+def test_the_bounds_of_the_server_are_kept(kind: str) -> None:  # FAN-2, FAN-6
+    assert parse(kind, Limits(max_n=200), n=200).params.n == 200
+    assert parse(kind, Limits(greedy_n="replicate"), n=3, temperature=0).params.n == 3
+    assert parse(kind, n=3, temperature=1e-6).params.greedy is False
+
+
+def test_prompts_times_n_are_bounded() -> None:  # FAN-3; case huge-n
+    assert refusal("completion", prompt=["x"] * 5000, n=50).param == "prompt"
+    assert refusal("completion", Limits(max_choices=5), prompt=["x"] * 3, n=2).param == "prompt"
+    assert parse("completion", Limits(max_choices=6), prompt=["x"] * 3, n=2).params.n == 2
+
+
+def test_too_many_choices_are_refused_before_any_prompt_is_looked_at() -> None:  # case huge-n
+    assert refusal("completion", prompt=["x", {}], n=129).param == "n"
+    assert refusal("completion", Limits(max_choices=1), prompt=["x", {}]).param == "prompt"
+    assert refusal("chat", messages=[{}], n=129).param == "n"
+    assert refusal("chat", messages=[{}], foo=1).param == "foo"
+
+
+@both
+def test_the_seeds_of_int64_are_accepted_and_minus_one_is_none(kind: str) -> None:  # FAN-14
+    for seed in (INT64_MIN, -2, 0, INT64_MAX):
+        assert parse(kind, seed=seed).params.seed == seed
+        assert parse(kind, seed=seed).params.seeded
+    assert not parse(kind, seed=-1).params.seeded
+
+
+@both
+def test_a_single_stop_string_is_a_list_of_one(kind: str) -> None:
+    assert parse(kind, stop="END").params.stop == ("END",)
+
+
+def test_a_completion_of_no_tokens_is_served() -> None:  # case max-tokens-edges
+    assert parse("completion", max_tokens=0).params.max_tokens == 0
+
+
+def test_of_two_names_for_the_length_of_a_chat_the_smaller_value_counts() -> None:  # case max-tokens-edges
+    assert parse("chat", max_completion_tokens=3).params.max_tokens == 3
+    assert parse("chat", max_tokens=5, max_completion_tokens=3).params.max_tokens == 3
+    assert parse("chat", max_tokens=3, max_completion_tokens=5).params.max_tokens == 3
+    assert parse("chat", max_tokens=1000000000).params.max_tokens == 1000000000
+
+
+def test_best_of_is_served_where_it_changes_nothing() -> None:
+    assert parse("completion", n=2, best_of=2) == parse("completion", n=2)
+    assert refusal("completion", n=2, best_of=3).param == "best_of"
+
+
+@both
+def test_stream_options_choose_the_usage_of_a_stream(kind: str) -> None:  # case n-usage-and-usage-chunk
+    plain = parse(kind, stream=True)
+    assert (plain.stream, plain.include_usage, plain.continuous_usage) == (True, False, False)
+    last = parse(kind, stream=True, stream_options={"include_usage": True, "include_obfuscation": False})
+    assert (last.include_usage, last.continuous_usage) == (True, False)
+    every = parse(kind, stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    assert (every.include_usage, every.continuous_usage) == (True, True)
+
+
+@both
+@pytest.mark.parametrize(
+    ("stream", "options", "param"),
+    [
+        (False, {"include_usage": True}, "stream_options"),
+        (None, {}, "stream_options"),
+        (True, {"include_usage": 1}, "stream_options.include_usage"),
+        (True, {"continuous_usage_stats": True}, "stream_options.continuous_usage_stats"),
+        (True, {"include_obfuscation": True}, "stream_options.include_obfuscation"),
+        (True, {"foo": 1}, "stream_options.foo"),
+    ],
+)
+def test_stream_options_that_mean_nothing_are_refused(
+    kind: str, stream: bool | None, options: dict[str, object], param: str
+) -> None:  # case n-usage-and-usage-chunk
+    assert refusal(kind, stream=stream, stream_options=options).param == param
+
+
+@both
+def test_a_request_is_refused_the_same_whether_streamed_or_not(kind: str) -> None:
+    # case error-before-first-byte-is-http-status
+    bad: list[dict[str, object]] = [{"top_p": 7}, {"model": 1}, {"response_format": {"type": "json_schema"}}]
+    for fields in bad:
+        plain, streamed = refusal(kind, **fields), refusal(kind, **fields, stream=True)
+        assert (str(plain), plain.param, plain.code) == (str(streamed), streamed.param, streamed.code)
+
+
+def test_a_model_is_looked_up_by_its_exact_name() -> None:  # case model-404
+    check_model("tiny-chat", ["tiny-chat", "other"])
+    for name in ("nope", "Tiny-Chat", ""):
+        with pytest.raises(ModelNotFoundError, match="tiny-chat, other") as caught:
+            check_model(name, ["tiny-chat", "other"])
+        assert caught.value.param == "model"
+
+
+def test_no_error_gives_back_megabytes_of_the_request() -> None:
+    long = "x" * 10**6
+    values: dict[str, object] = {long: 1, "temperature": long, "tool_choice": long, "stop": [[long]], "user": [long]}
+    errors: list[ParamError] = [refusal("chat", **{name: value}) for name, value in values.items()]
+    with pytest.raises(ModelNotFoundError) as caught:
+        check_model(long, ["tiny-chat"])
+    for error in [*errors, caught.value]:
+        assert len(str(error)) < 200
+        assert len(error.param or "") < 100

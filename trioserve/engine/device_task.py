@@ -1,0 +1,78 @@
+"""The device task: one thread for the engine's life, which alone touches the device.
+
+Owns: the thread, and the way plans go in and results come out. Must not know: what a plan means.
+
+The thread takes plans from a queue and posts results through the trio token. It is never abandoned: a
+cancelled engine interrupts the running step and waits for the thread, so no tensor outlives the engine.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+import trio
+
+from trioserve.abc import AsyncDevice, Device
+from trioserve.errors import DeviceError
+from trioserve.step import StepPlan, StepResult
+
+Dispatch = Callable[[StepPlan], None]
+Post = Callable[[StepResult], None]
+
+
+def _failed(plan: StepPlan, error: Exception) -> DeviceError:
+    failure = DeviceError(f"The device failed in step {plan.number}: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _device_main(
+    device: Device, plans: queue.SimpleQueue[StepPlan | None], post: Post, token: trio.lowlevel.TrioToken
+) -> None:
+    while (plan := plans.get()) is not None:
+        try:
+            result = device.run(plan)
+        except Exception as error:
+            raise _failed(plan, error) from error
+        token.run_sync_soon(post, result)
+
+
+async def run_device(
+    device: Device, post: Post, *, task_status: trio.TaskStatus[Dispatch] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run the plans given to the started value, in order, in one thread, until cancelled.
+
+    Raises:
+        DeviceError: a step failed; its cause is what the device raised.
+    """
+    plans = queue.SimpleQueue[StepPlan | None]()
+
+    async def stop_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            device.interrupt()
+            plans.put(None)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_when_cancelled)
+        task_status.started(plans.put)
+        token = trio.lowlevel.current_trio_token()
+        await trio.to_thread.run_sync(_device_main, device, plans, post, token, limiter=trio.CapacityLimiter(1))
+
+
+async def run_async_device(
+    device: AsyncDevice, post: Post, *, task_status: trio.TaskStatus[Dispatch] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """The same for a device that lives in the event loop."""
+    # one plan is in flight at most, so there is always room
+    send, receive = trio.open_memory_channel[StepPlan](1)
+    with send, receive:
+        task_status.started(send.send_nowait)
+        async for plan in receive:
+            try:
+                result = await device.run_async(plan)
+            except Exception as error:
+                raise _failed(plan, error) from error
+            post(result)

@@ -1,0 +1,214 @@
+"""The engine: what a program holds while a model is loaded.
+
+Owns: the live generations and whether new ones are taken. Must not know: how the model was found, HTTP.
+"""
+
+from __future__ import annotations
+
+import uuid
+from array import array
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from trioserve.abc import DeviceInfo, Tokenizer
+from trioserve.engine.generation import Generation
+from trioserve.engine.options import EngineOptions
+from trioserve.engine.prompts import Prompt, as_prompts, encode
+from trioserve.engine.scheduler import Scheduler
+from trioserve.engine.ticket import Mailbox
+from trioserve.errors import EngineStoppingError, ParamError
+from trioserve.events import ChoiceFinished, ChoiceUsage, FinishReason, TextDelta
+from trioserve.params import SamplingParams
+from trioserve.sched.state import SchedulerStatistics
+from trioserve.text.template import ChatTemplate
+
+
+@attrs.frozen(kw_only=True)
+class ModelInfo:
+    """What an engine serves, apart from its tensors."""
+
+    id: str
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    """None: the model has no chat template, so it can complete texts but not chat."""
+    default_temperature: float | None = None
+    """None: the model's files say nothing."""
+
+
+@attrs.frozen(kw_only=True)
+class ChoiceAnswer:
+    """One finished choice, whole."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    reason: FinishReason
+    seed: int
+    usage: ChoiceUsage
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """All choices of one request, in index order."""
+
+    choices: tuple[ChoiceAnswer, ...]
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@attrs.frozen(kw_only=True)
+class EngineStatistics:
+    """A snapshot of what runs."""
+
+    requests: int
+    """Generations that have been entered and not left."""
+    draining: bool
+    scheduler: SchedulerStatistics
+
+
+class Engine:
+    """A loaded model that answers requests. Made by ``open_engine``, and alive inside its block."""
+
+    def __init__(
+        self, model: ModelInfo, info: DeviceInfo, options: EngineOptions, mailbox: Mailbox, scheduler: Scheduler
+    ) -> None:
+        self.model = model
+        self.info = info
+        self.options = options
+        self.mailbox = mailbox
+        self._scheduler = scheduler
+        self._live: dict[str, Generation] = {}
+        self._draining = False
+        self._drained = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "draining" if self._draining else "open"
+        return f"<Engine {self.model.id} on {self.info.name}: {state}, {len(self._live)} requests>"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.model.tokenizer
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams = SamplingParams(),
+        *,
+        request_id: str | None = None,
+        default_max_tokens: int | None = None,
+    ) -> Generation:
+        """The answer to a prompt (text, or token ids), or to a list of them, as a block to enter.
+
+        P prompts give P * n choices, prompt-major: index = p * n + j.
+
+        Args:
+            prompt: texts get the model's BOS if it has one; ids are taken as they are.
+            params: how to draw.
+            request_id: a name no other running request has; None makes one.
+            default_max_tokens: the most tokens of a choice where ``params`` say nothing; None: to the context's end.
+
+        Raises:
+            ParamError: the parameters are over a limit. (Entering raises the rest: ParamError,
+                ContextLengthError, QueueFullError, EngineStoppingError, EngineClosedError.)
+        """
+        params = params.resolve(self.model.default_temperature)
+        self.options.limits.check(params, len(as_prompts(prompt)))
+        if request_id is None:
+            request_id = f"req-{uuid.uuid4().hex}"
+        return Generation(self, prompt, params, request_id, default_max_tokens)
+
+    async def complete(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams = SamplingParams(),
+        *,
+        request_id: str | None = None,
+        default_max_tokens: int | None = None,
+    ) -> Answer:
+        """``generate``, folded: all choices, whole. Raises what generate, entering and leaving raise."""
+        texts: dict[int, list[str]] = {}
+        ids: dict[int, list[int]] = {}
+        finished: list[ChoiceFinished] = []
+        block = self.generate(prompt, params, request_id=request_id, default_max_tokens=default_max_tokens)
+        async with block as generation:
+            async for event in generation:
+                if isinstance(event, TextDelta):
+                    texts.setdefault(event.index, []).append(event.text)
+                    ids.setdefault(event.index, []).extend(event.token_ids)
+                else:
+                    finished.append(event)
+        return Answer(
+            choices=tuple(
+                ChoiceAnswer(
+                    index=event.index,
+                    text="".join(texts.get(event.index, ())),
+                    token_ids=tuple(ids.get(event.index, ())),
+                    reason=event.reason,
+                    seed=event.seed,
+                    usage=event.usage,
+                )
+                for event in sorted(finished, key=lambda event: event.index)
+            ),
+            prompt_tokens=generation.prompt_tokens,
+            cached_tokens=generation.cached_tokens,
+        )
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> array[int]:
+        """The token ids of a conversation, rendered by the model's template up to where the answer begins.
+
+        Raises:
+            ParamError: the model has no template, or it refuses these messages.
+            ContextLengthError: they do not fit.
+        """
+        if self.model.template is None:
+            raise ParamError(
+                f"The model {self.model.id!r} has no chat template; it can be used with /v1/completions.", "messages"
+            )
+        text = self.model.template.render(messages)
+        inline = self.options.inline_characters
+        # the template writes the special tokens itself
+        return await encode(text, self.tokenizer, self.info, "messages", add_special=False, inline=inline)
+
+    def abort(self, request_id: str) -> bool:
+        """End every choice of a running request with the finish reason "cancelled". False: no such request runs."""
+        generation = self._live.get(request_id)
+        if generation is None:
+            return False
+        generation.cancel()
+        return True
+
+    def begin_drain(self) -> None:
+        """Take no new request; what runs goes on. Idempotent."""
+        self._draining = True
+        if not self._live:
+            self._drained.set()
+
+    async def wait_drained(self) -> None:
+        """Wait until, after ``begin_drain``, the last request has left."""
+        await self._drained.wait()
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            requests=len(self._live), draining=self._draining, scheduler=self._scheduler.statistics()
+        )
+
+    def check(self) -> None:
+        """Raise InvariantError if the books of the scheduler are wrong."""
+        self._scheduler.check()
+
+    def enter(self, generation: Generation) -> None:
+        """A generation begins. For Generation only."""
+        if self._draining:
+            raise EngineStoppingError
+        if generation.request_id in self._live:
+            raise ParamError(f"A request with the id {generation.request_id!r} is running.", "request_id")
+        self._live[generation.request_id] = generation
+
+    def leave(self, generation: Generation) -> None:
+        """A generation has ended. For Generation only; idempotent."""
+        if self._live.get(generation.request_id) is generation:
+            del self._live[generation.request_id]
+        if self._draining and not self._live:
+            self._drained.set()

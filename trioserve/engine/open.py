@@ -1,0 +1,136 @@
+"""Opening an engine: find the model, load it, start the actor and the device.
+
+Owns: the engine's nursery, and the order in which things start and end.
+Must not know: HTTP, flags. It alone imports devices, and only when one is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import TracebackType
+
+import trio
+
+from trioserve.abc import AsyncDevice, Device
+from trioserve.engine.device_task import run_async_device, run_device
+from trioserve.engine.engine import Engine, ModelInfo
+from trioserve.engine.groups import collapse, raise_alone
+from trioserve.engine.options import EngineOptions
+from trioserve.engine.scheduler import Scheduler
+from trioserve.engine.ticket import Mailbox
+from trioserve.model.cache import default_cache_dir
+from trioserve.model.load import load_model
+from trioserve.model.loaded import LoadedModel
+from trioserve.model.sources import resolve
+from trioserve.sched.state import SchedulerState
+
+AnyDevice = Device | AsyncDevice
+Loaded = tuple[ModelInfo, AnyDevice]
+
+
+def open_engine(
+    model: str | Path, options: EngineOptions = EngineOptions(), *, device: AnyDevice | None = None
+) -> AbstractAsyncContextManager[Engine]:
+    """A block that holds a running engine.
+
+    ::
+
+        async with trioserve.open_engine("smollm2") as engine:
+            answer = await engine.complete("Name a colour.", SamplingParams(n=4))
+
+    Leaving the block aborts what still runs and frees the model.
+
+    Args:
+        model: an alias, a .gguf file, a folder, or a Hugging Face repo id; fetched if it is not in the cache.
+        options: how to set it up.
+        device: a loaded device to use instead of the one that ``options`` name.
+
+    Raises (on entering):
+        ModelError: the model is unknown, can't be fetched, or is broken.
+        ParamError: an option does not fit the model.
+    Raises (on leaving):
+        DeviceError: a step failed on the device.
+        Exception: the block's own exception comes out unchanged. Never an exception group.
+    """
+
+    def load() -> Loaded:
+        found = resolve(model, cache=options.cache_dir or default_cache_dir(), progress=options.progress)
+        loaded = load_model(found, progress=options.progress)
+        info = ModelInfo(
+            id=loaded.name,
+            tokenizer=loaded.tokenizer,
+            template=loaded.template,
+            default_temperature=loaded.default_temperature,
+        )
+        try:
+            return info, device if device is not None else _load_device(loaded, options)
+        finally:
+            loaded.weights.close()
+
+    async def load_in_thread() -> Loaded:
+        # abandoned on cancel: fetching a model can take minutes, and leaves nothing half done behind
+        return await trio.to_thread.run_sync(load, abandon_on_cancel=True)
+
+    return EngineBlock(load_in_thread, options)
+
+
+def _load_device(loaded: LoadedModel, options: EngineOptions) -> Device:
+    from trioserve.device.reference import ReferenceDevice
+
+    context_length = loaded.spec.context_length if options.context_length is None else options.context_length
+    return ReferenceDevice.load(
+        loaded,
+        page_size=options.page_size,
+        page_count=options.pages_for(context_length),
+        context_length=context_length,
+        threads=options.threads,
+        progress=options.progress,
+    )
+
+
+class EngineBlock(AbstractAsyncContextManager[Engine]):
+    """What ``open_engine`` returns: the engine's nursery around whatever ``load`` gives."""
+
+    def __init__(self, load: Callable[[], Awaitable[Loaded]], options: EngineOptions) -> None:
+        self._load = load
+        self._options = options
+        self._nursery_manager = trio.open_nursery()
+        self._cancel_scope: trio.CancelScope | None = None
+        self._device: AnyDevice | None = None
+
+    async def __aenter__(self) -> Engine:
+        model, self._device = await self._load()
+        info = self._device.info
+        mailbox = Mailbox()
+        nursery = await self._nursery_manager.__aenter__()
+        self._cancel_scope = nursery.cancel_scope
+        try:
+            if isinstance(self._device, AsyncDevice):
+                dispatch = await nursery.start(run_async_device, self._device, mailbox.post)
+            else:
+                dispatch = await nursery.start(run_device, self._device, mailbox.post)
+            state = SchedulerState(self._options.scheduler_options(info))
+            scheduler = Scheduler(state, mailbox, dispatch)
+            await nursery.start(scheduler.run)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return Engine(model, info, self._options, mailbox, scheduler)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._cancel_scope is not None
+        self._cancel_scope.cancel()
+        try:
+            return await self._nursery_manager.__aexit__(exc_type, exc, traceback)
+        except BaseExceptionGroup as group:
+            error = collapse(group, exc)
+            if error is exc:
+                return False
+            raise_alone(error)
+        finally:
+            if isinstance(self._device, Device):
+                self._device.close()

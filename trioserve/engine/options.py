@@ -1,0 +1,101 @@
+"""How an engine is set up.
+
+Owns: EngineOptions and its checks. Must not know: flags, environment variables, files.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from trioserve.abc import DeviceInfo, Progress, no_progress
+from trioserve.errors import ParamError
+from trioserve.params import Limits
+from trioserve.sched.state import SchedulerOptions
+
+MAX_N_CEILING = 16384
+DEFAULT_KV_TOKENS = 32768
+# Seeds that the engine picks stay exact in programs that read JSON numbers as doubles.
+PICKED_SEED_BITS = 53
+
+
+def _at_least(low: int) -> Callable[[object, attrs.Attribute[int], int], None]:
+    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if value < low:
+            raise ParamError(f"{attribute.name} must be at least {low}, got {value}.", attribute.name)
+
+    return check
+
+
+def _check_limits(_: object, attribute: attrs.Attribute[Limits], limits: Limits) -> None:
+    # FAN-2: a server's bound on n is itself bounded
+    if not 1 <= limits.max_n <= MAX_N_CEILING:
+        raise ParamError(f"max_n must be between 1 and {MAX_N_CEILING}, got {limits.max_n}.", "max_n")
+    if limits.max_choices < 1:
+        raise ParamError(f"max_choices must be at least 1, got {limits.max_choices}.", "max_choices")
+
+
+def pick_seed() -> int:
+    """A seed for a request that has none."""
+    return secrets.randbits(PICKED_SEED_BITS)
+
+
+@attrs.frozen(kw_only=True)
+class EngineOptions:
+    """Options of ``open_engine``. Frozen, and valid once it exists.
+
+    Raises:
+        ParamError: a value is out of range.
+    """
+
+    device: Literal["auto", "reference"] = "auto"
+    """Which device runs the model; auto takes the fastest that the machine has."""
+    threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    """CPU threads of the device; None: the device's own choice."""
+    context_length: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(2)))
+    """Tokens per sequence at most; None: what the model was made for."""
+    page_size: int = attrs.field(default=16, validator=_at_least(1))
+    """Tokens per KV page."""
+    kv_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(2)))
+    """Tokens that the KV pages hold in all; None: four full contexts, 32768 at most, one full context at least."""
+    max_running: int = attrs.field(default=256, validator=_at_least(1))
+    """Choices that decode at once."""
+    max_queued: int = attrs.field(default=2048, validator=_at_least(1))
+    """Choices that wait; a request that does not fit whole is refused."""
+    max_batch_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    """Tokens computed in one step at most; None: what the device suggests."""
+    max_backlog: int = attrs.field(default=256, validator=_at_least(1))
+    """Tokens generated but not yet taken by a slow consumer; past that the choice is paused."""
+    prefix_cache: bool = True
+    """Keep the pages of finished prompts and answers for requests that begin the same."""
+    limits: Limits = attrs.field(factory=Limits, validator=_check_limits)
+    inline_characters: int = attrs.field(default=2000, validator=_at_least(0))
+    """Longer prompts are tokenized in a thread: this many characters take about a millisecond."""
+    cache_dir: Path | None = None
+    """Where fetched models are kept; None: ``~/.cache/trioserve``."""
+    progress: Progress = no_progress
+    """Told how fetching and loading the model go."""
+    pick_seed: Callable[[], int] = pick_seed
+    """Gives the first seed of a request that has none; replaced in tests."""
+
+    def pages_for(self, context_length: int) -> int:
+        """KV pages of a device whose sequences have ``context_length`` tokens at most."""
+        tokens = self.kv_tokens
+        if tokens is None:
+            tokens = max(context_length, min(4 * context_length, DEFAULT_KV_TOKENS))
+        return -(-tokens // self.page_size)
+
+    def scheduler_options(self, info: DeviceInfo) -> SchedulerOptions:
+        """The options that concern the scheduler, for a loaded device."""
+        return SchedulerOptions(
+            page_size=info.page_size,
+            page_count=info.page_count,
+            max_running=self.max_running,
+            max_queued=self.max_queued,
+            max_batch_tokens=self.max_batch_tokens or info.batch_tokens,
+            prefix_cache=self.prefix_cache,
+        )

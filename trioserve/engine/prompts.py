@@ -1,0 +1,98 @@
+"""From what a caller gives as a prompt to token ids that fit the model.
+
+Owns: tokenizing and the checks against vocabulary and context. Must not know: scheduling, HTTP.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import trio
+
+from trioserve.abc import DeviceInfo, Tokenizer
+from trioserve.errors import ContextLengthError, ParamError
+
+Prompt = str | Sequence[int]
+
+
+def as_prompts(prompt: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or a list of prompts, as a list. A flat sequence of ids is one prompt.
+
+    Raises:
+        ParamError: neither, or an empty list.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if len(prompt) == 0:
+        raise ParamError("prompt must not be empty.", "prompt")
+    first = prompt[0]
+    if isinstance(first, int):
+        return [prompt]  # type: ignore[list-item]  # checked item by item in check_ids
+    return list(prompt)  # type: ignore[arg-type]  # the same
+
+
+def check_ids(ids: Sequence[object], info: DeviceInfo, param: str) -> array[int]:
+    """The ids as the scheduler takes them.
+
+    Raises:
+        ParamError: one is not an integer or not in the vocabulary.
+        ContextLengthError: there is no room for a single token after them.
+    """
+    if len(ids) >= info.context_length:
+        raise ContextLengthError(info.context_length, len(ids), param)
+    if not ids:
+        raise ParamError("A prompt must have at least one token.", param)
+    for item in ids:
+        if not isinstance(item, int) or isinstance(item, bool):
+            raise ParamError(f"A prompt is a text or a list of token ids; {item!r} is neither.", param)
+        if not 0 <= item < info.vocab_size:
+            raise ParamError(f"Token id {item} is out of the vocabulary (0 to {info.vocab_size - 1}).", param)
+    return array("i", ids)  # type: ignore[arg-type]  # they are ints, just checked
+
+
+async def encode(
+    text: str, tokenizer: Tokenizer, info: DeviceInfo, param: str, *, add_special: bool = True, inline: int
+) -> array[int]:
+    """The ids of a prompt given as text; more than ``inline`` characters are encoded in a thread.
+
+    Raises:
+        ParamError: the text is empty, or not valid Unicode.
+        ContextLengthError: it does not fit; found without tokenizing where its size alone shows it.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ParamError("The text is not valid Unicode (it has a lone surrogate).", param) from None
+    fewest = -(-size // tokenizer.max_token_bytes)
+    if fewest >= info.context_length:
+        await trio.lowlevel.checkpoint()
+        raise ContextLengthError(info.context_length, fewest, param, at_least=True)
+    if len(text) <= inline:
+        await trio.lowlevel.checkpoint()
+        ids = tokenizer.encode(text, add_special=add_special)
+    else:
+        ids = await trio.to_thread.run_sync(lambda: tokenizer.encode(text, add_special=add_special))
+    return check_ids(ids, info, param)
+
+
+def resolve_max_tokens(requested: int | None, default: int | None, prompt_tokens: int, info: DeviceInfo) -> int:
+    """How many tokens a choice may have.
+
+    A number that the caller asked for must fit the context; a default takes what room there is.
+
+    Raises:
+        ParamError: prompt and requested tokens together are over the context.
+    """
+    room = info.context_length - prompt_tokens
+    if requested is None:
+        return room if default is None else min(default, room)
+    if requested > room:
+        raise ParamError(
+            f"This model's maximum context length is {info.context_length} tokens. However, you requested "
+            f"{prompt_tokens + requested} tokens ({prompt_tokens} in the prompt, {requested} in the completion). "
+            "Please reduce the prompt or max_tokens.",
+            "max_tokens",
+            "context_length_exceeded",
+        )
+    return requested

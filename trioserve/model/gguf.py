@@ -1,0 +1,56 @@
+"""Loads a GGUF file: one file with everything in it.
+
+Owns: putting the parts together. Must not know: the file format, or any single key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trioserve.model.fields import Fields
+from trioserve.model.files import naming
+from trioserve.model.gguf_families import family_of
+from trioserve.model.gguf_format import GgufFile, read_gguf
+from trioserve.model.gguf_vocabulary import read_vocabulary
+from trioserve.model.loaded import LoadedModel
+from trioserve.model.weights import MappedWeights, match_weights
+
+
+def load_gguf(path: Path, name: str) -> LoadedModel:
+    """The model of a GGUF file, served as ``name``. The file stays mapped until its weights are closed.
+
+    Raises:
+        ModelError: the file is broken, or something in it is not supported.
+    """
+    file = read_gguf(path)
+    try:
+        with naming(path):
+            return _load(file, name)
+    except BaseException:
+        file.file.close()
+        raise
+
+
+def _load(file: GgufFile, name: str) -> LoadedModel:
+    path = file.file.path
+    fields = Fields(path, file.metadata)
+    family = family_of(fields)
+    spec = family.spec(file, fields)
+    weights = match_weights(path, spec, file.tensors, family.names, family.ignored)
+    prefix = f"{spec.architecture}."
+    unread = [f"the metadata key {key} is not understood and has no effect" for key in fields.unread(prefix)]
+    found = read_vocabulary(fields)
+    vocabulary = found.vocabulary
+    if len(vocabulary.tokens) > spec.vocab_size:
+        raise fields.fault(
+            "tokenizer.ggml.tokens", f"are {len(vocabulary.tokens)}, but the embedding has {spec.vocab_size} rows"
+        )
+    return LoadedModel(
+        name=name,
+        path=path,
+        spec=spec,
+        weights=MappedWeights([file.file], weights),
+        tokenizer=tokenizer,
+        template=template,
+        warnings=(*unread, *found.warnings),
+    )

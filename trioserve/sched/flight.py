@@ -1,0 +1,104 @@
+"""A step in the making, and then in flight.
+
+Owns: the arrays of the plan, and who takes part in it. Must not know: why they were chosen.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import attrs
+
+from trioserve.sched.sequence import Choice, Sequence
+from trioserve.step import RowArrays, SpanArrays, StepPlan
+
+
+@attrs.define(eq=False, repr=False)
+class Flight:
+    """Filled by the planner, turned into a plan by ``build``, and kept until that plan's result is committed."""
+
+    number: int
+    page_size: int
+    budget: int
+    """Tokens that may still be added."""
+    spans: list[tuple[Sequence, int]] = attrs.field(factory=list)
+    """For each span of the plan: its sequence and number of tokens."""
+    draws: list[Choice] = attrs.field(factory=list)
+    """For each row of the plan: its choice."""
+    sources: list[Sequence] = attrs.field(factory=list)
+    """Pinned prompts that are forked in this step."""
+    admitted: list[Sequence] = attrs.field(factory=list)
+    """Prompts that are scheduled for the first time."""
+    copies: array[int] = attrs.field(factory=lambda: array("i"))
+    _span_arrays: SpanArrays = attrs.field(factory=SpanArrays)
+    _rows: RowArrays = attrs.field(factory=RowArrays)
+
+    def __repr__(self) -> str:
+        return f"<Flight {self.number}: {len(self.spans)} spans, {len(self.draws)} rows>"
+
+    def add(self, sequence: Sequence) -> None:
+        """Compute the next tokens of a resident, as many as the budget allows, and draw if that is all of them."""
+        count = min(sequence.behind, self.budget)
+        self.budget -= count
+        sequence.in_flight = True
+        self.spans.append((sequence, count))
+        start, end = sequence.computed, sequence.computed + count
+        arrays = self._span_arrays
+        if count == 1 and sequence.generated:
+            # a decode: its one token is the last
+            arrays.tokens.append(sequence.generated[-1])
+            arrays.positions.append(start)
+            arrays.pages.extend(sequence.pages)
+        else:
+            arrays.tokens.extend(sequence.tokens[start:end])
+            arrays.positions.extend(range(start, end))
+            arrays.pages.extend(sequence.pages[: -(-end // self.page_size)])
+        arrays.starts.append(len(arrays.tokens))
+        arrays.page_starts.append(len(arrays.pages))
+        if end == sequence.length:
+            # a prompt draws the first token of each choice from the same logits (FAN-11)
+            for choice in sequence.choices:
+                self._add_row(choice, len(arrays.tokens) - 1, end)
+
+    def hold(self, prompt: Sequence) -> None:
+        """A pinned prompt is read by a copy of this step, so its pages must not be given away before it is over."""
+        if not prompt.in_flight:
+            prompt.in_flight = True
+            self.sources.append(prompt)
+
+    def build(self) -> StepPlan:
+        """The plan, complete."""
+        return StepPlan(self.number, self.copies, self._span_arrays, self._rows, self._shared())
+
+    def _add_row(self, choice: Choice, token: int, position: int) -> None:
+        spec, rows = choice.spec, self._rows
+        self.draws.append(choice)
+        rows.tokens.append(token)
+        rows.seeds.append(spec.seed)
+        rows.counters.append(position)
+        rows.temperatures.append(spec.temperature)
+        rows.top_ps.append(spec.top_p)
+        rows.top_ks.append(spec.top_k)
+        rows.min_ps.append(spec.min_p)
+
+    def _shared(self) -> array[int]:
+        """Runs of decodes that follow each other, belong to one group, and begin with the same pages (FAN-30).
+
+        The pages are compared, not taken for granted: a choice that was preempted may have got others back.
+        """
+        triples = array("i")
+        previous: Sequence | None = None
+        previous_pages = array("i")
+        for span, (sequence, count) in enumerate(self.spans):
+            whole_pages = sequence.group.whole_pages
+            if count != 1 or whole_pages == 0:
+                previous = None
+                continue
+            pages = sequence.pages[:whole_pages]
+            if previous is not None and previous.group is sequence.group and previous_pages == pages:
+                if triples and triples[-3] + triples[-2] == span:
+                    triples[-2] += 1
+                else:
+                    triples.extend((span - 1, 2, whole_pages))
+            previous, previous_pages = sequence, pages
+        return triples

@@ -1,0 +1,124 @@
+"""The memory of sequences: how they get pages, keep them and give them back.
+
+Owns: the pool and the prefix tree, and the pages of sequences. Must not know: order, choices' tokens, steps.
+
+Every method does all of what it says or nothing. Pages are taken when they are needed: a sequence that starts
+gets those of the tokens it has, a sequence that grows one more. Nothing is reserved for tokens to come.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from trioserve.sched.pages import PagePool
+from trioserve.sched.prefix import PrefixTree
+from trioserve.sched.sequence import Sequence
+
+
+class Memory:
+    """``page_count`` pages of ``page_size`` tokens."""
+
+    def __init__(self, page_size: int, page_count: int, *, prefix_cache: bool) -> None:
+        self.page_size = page_size
+        self.pool = PagePool(page_count)
+        self.tree = PrefixTree(self.pool, page_size)
+        self._prefix_cache = prefix_cache
+
+    def __repr__(self) -> str:
+        return f"<Memory {self.pool}, {self.tree}>"
+
+    @property
+    def available(self) -> int:
+        """Pages to be had without taking any from a sequence: free ones, and cached ones to evict."""
+        return self.pool.free + self.pool.cached
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that so many tokens fill, the last one perhaps in part."""
+        return -(-tokens // self.page_size)
+
+    def load(self, sequence: Sequence, spare: int) -> bool:
+        """Give a waiting sequence the cached pages of its tokens, and fresh ones for the rest.
+
+        All at once, not chunk by chunk: two prompts that each hold half of the pages would wait for one another.
+        False: ``spare`` pages would not stay available.
+        """
+        cached = self.tree.match(sequence.tokens)
+        # first of all, or they might be evicted to make room for the rest
+        self.pool.share(cached)
+        missing = self.pages_for(sequence.length) - len(cached)
+        if self.available < missing + spare:
+            self.pool.release(cached)
+            return False
+        sequence.pages = array("i", cached + self._take(missing))
+        sequence.computed = len(cached) * self.page_size
+        sequence.cacheable = True
+        return True
+
+    def fork(self, sequence: Sequence, prompt: Sequence, spare: int, copies: array[int]) -> bool:
+        """Let a waiting sequence share the pages of its pinned prompt, and give it a last page to write to (FAN-11).
+
+        That is a copy of the prompt's last page if the prompt fills it only in part; (source, target) is appended
+        to ``copies``. The last choice of a prompt takes the page over, and the prompt gives its pages up.
+        False: ``spare`` pages would not stay available.
+        """
+        is_last = len(prompt.choices) == 1
+        is_partial = len(prompt.pages) > prompt.group.whole_pages
+        if self.available < (0 if is_last and is_partial else 1) + spare:
+            return False
+        pages = prompt.pages[:]
+        self.pool.share(pages)
+        if is_last:
+            self.pool.release(prompt.pages)
+            prompt.pages = array("i")
+        if not is_partial:
+            pages.extend(self._take(1))
+        else:
+            if not is_last:
+                self._make_free(1)
+            copy = self.pool.own(pages[-1])
+            if copy is not None:
+                pages[-1] = copy.target
+                copies.extend(copy)
+        sequence.pages = pages
+        sequence.computed = len(prompt.group.prompt)
+        sequence.cacheable = prompt.cacheable
+        return True
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Make sure that there is a page for the last token. False: it needs one and none is available."""
+        if sequence.length <= len(sequence.pages) * self.page_size:
+            return True
+        if self.available == 0:
+            return False
+        sequence.pages.extend(self._take(1))
+        return True
+
+    def remember(self, sequence: Sequence) -> None:
+        """Put the whole pages that are computed in the prefix tree."""
+        if not (self._prefix_cache and sequence.cacheable):
+            return
+        whole = sequence.computed // self.page_size
+        sequence.pages[:whole] = array("i", self.tree.insert(sequence.tokens, sequence.pages[:whole]))
+
+    def free(self, sequence: Sequence) -> None:
+        """Take a sequence's pages back; what they hold stays cached until the room is needed."""
+        self.remember(sequence)
+        self.pool.release(sequence.pages)
+        sequence.pages = array("i")
+        sequence.computed = 0
+
+    def flush(self, residents: Iterable[Sequence]) -> None:
+        """Empty the prefix cache. ``residents`` keep their pages, but nobody finds them any more."""
+        self.tree.flush()
+        for sequence in residents:
+            sequence.cacheable = False
+
+    def _make_free(self, count: int) -> None:
+        self.tree.evict(count - self.pool.free)
+
+    def _take(self, count: int) -> list[int]:
+        self._make_free(count)
+        pages = self.pool.alloc(count)
+        assert pages is not None, "the caller has made sure that the pages are available"
+        return pages

@@ -1,0 +1,75 @@
+"""What one choice was given and has not yet been told.
+
+Owns: Progress, and coalescing deliveries into it. Must not know: channels, or who reads.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import attrs
+
+from trioserve.errors import InvariantError
+from trioserve.events import FinishReason
+from trioserve.sched.commit import Admitted, Delivery
+
+
+@attrs.frozen
+class Progress:
+    """One message to a choice: everything that was delivered to it since the last one."""
+
+    admitted: Admitted | None = None
+    """In the first message of every choice that is not ended before."""
+    token_ids: tuple[int, ...] = ()
+    finish: FinishReason | None = None
+    """In the last message, and only there."""
+    stop_id: int | None = None
+    """The token id that ended the choice; it is also the last of its token ids."""
+
+
+@attrs.define(eq=False)
+class Outbox:
+    """The undelivered part of one choice. It drops nothing: what it can't hand over, it joins to what comes next."""
+
+    max_backlog: int
+    """Tokens that may wait before the choice should be paused."""
+    _admitted: Admitted | None = attrs.field(default=None, init=False)
+    _token_ids: array[int] = attrs.field(factory=lambda: array("i"), init=False, repr=False)
+    _finish: FinishReason | None = attrs.field(default=None, init=False)
+    _stop_id: int | None = attrs.field(default=None, init=False)
+    _pending: bool = attrs.field(default=False, init=False)
+
+    @property
+    def backlog(self) -> int:
+        """Tokens that wait."""
+        return len(self._token_ids)
+
+    @property
+    def over_bound(self) -> bool:
+        """Whether more tokens wait than may."""
+        return len(self._token_ids) > self.max_backlog
+
+    def put(self, delivery: Delivery) -> None:
+        """Add what the choice was given.
+
+        Raises:
+            InvariantError: it has finished already.
+        """
+        if self._finish is not None:
+            raise InvariantError(f"{delivery.uid} got a delivery after it had finished.")
+        if delivery.admitted is not None:
+            self._admitted = delivery.admitted
+        self._token_ids.extend(delivery.token_ids)
+        self._finish = delivery.finish
+        self._stop_id = delivery.stop_id
+        self._pending = True
+
+    def take(self) -> Progress | None:
+        """Everything that waits, as one message; None if nothing does."""
+        if not self._pending:
+            return None
+        progress = Progress(self._admitted, tuple(self._token_ids), self._finish, self._stop_id)
+        self._admitted = None
+        del self._token_ids[:]
+        self._pending = False
+        return progress

@@ -1,0 +1,130 @@
+"""The planner: what the next step computes, and who gives up pages for it.
+
+Owns: the policy. Must not know: results, arrays.
+
+A step is filled in this order:
+
+1. Decodes: every running sequence, oldest first, computes its last token and draws the next. If there are more
+   than may decode at once, they take turns.
+2. Chunks: residents that have more tokens to compute, prompts mostly, take what the budget has left.
+3. Starts: waiting sequences become resident, strictly in their order, while there are slots, budget and pages.
+
+Pages that are short are taken in this order: cached pages, least recently used first; paused sequences; then the
+youngest resident, as long as it is younger than the sequence in need and not in this step already; last, the
+pinned prompt of that sequence's own group, if nothing else is resident.
+
+What is preempted is a sequence, not a group: its siblings share the prompt's pages with it, so those are held
+anyway, and dropping the siblings' own pages too would cost their recomputation for memory that nobody asked for.
+The youngest sequence of the youngest group goes first, so a group shrinks from its end.
+
+Why something always moves: the oldest sequence that is not paused can take pages from everybody, and a sequence
+is never longer than the pool (see SchedulerState.submit), so it finishes; then another one is the oldest.
+"""
+
+from __future__ import annotations
+
+from trioserve.sched.flight import Flight
+from trioserve.sched.roster import Roster
+from trioserve.sched.sequence import Order, Sequence
+from trioserve.sched.waiting import by_order
+
+
+class Planner:
+    """Chooses steps of ``max_batch_tokens`` tokens with ``max_running`` choices at most."""
+
+    def __init__(self, roster: Roster, max_running: int, max_batch_tokens: int) -> None:
+        self._roster = roster
+        self._max_running = min(max_running, max_batch_tokens)
+        self._max_batch_tokens = max_batch_tokens
+        self._last_turn: Order = (-1, -1)
+
+    def plan(self, number: int, now: float) -> Flight | None:
+        """The next step, or None if nothing can run. No step may be in flight."""
+        flight = Flight(number, self._roster.memory.page_size, self._max_batch_tokens)
+        self._add_decodes(flight)
+        self._add_chunks(flight)
+        self._start_waiting(flight, now)
+        return flight if flight.spans else None
+
+    def _add_decodes(self, flight: Flight) -> None:
+        ready = [sequence for sequence in self._roster.residents if sequence.behind == 1 and not sequence.paused]
+        # once, but for the case that all whose turn it is had to give their pages to older ones
+        while ready and not flight.spans:
+            for sequence in self._take_turns(ready):
+                # its pages may have been taken for an older one just now
+                if sequence.pages and self._grow(sequence):
+                    flight.add(sequence)
+            ready = [sequence for sequence in ready if sequence.pages]
+
+    def _take_turns(self, ready: list[Sequence]) -> list[Sequence]:
+        """Those of ``ready`` that decode in this step, oldest first."""
+        if len(ready) <= self._max_running:
+            return ready
+        after = [sequence for sequence in ready if sequence.order > self._last_turn]
+        turn = (after + ready)[: self._max_running]
+        self._last_turn = turn[-1].order
+        return sorted(turn, key=by_order)
+
+    def _add_chunks(self, flight: Flight) -> None:
+        for sequence in self._roster.residents:
+            if flight.budget == 0:
+                return
+            if sequence.behind > 1 and not sequence.paused:
+                flight.add(sequence)
+
+    def _start_waiting(self, flight: Flight, now: float) -> None:
+        active = sum(sequence.behind > 0 and not sequence.paused for sequence in self._roster.residents)
+        while flight.budget > 0 and active < self._max_running:
+            sequence = self._roster.waiting.first()
+            # a page is left for each that runs, or the newcomer would be preempted when the first of them grows
+            if sequence is None or not self._start(sequence, flight, spare=active):
+                return
+            active += 1
+            if sequence.is_prompt:
+                self._admit(sequence, flight, now)
+            flight.add(sequence)
+
+    def _start(self, sequence: Sequence, flight: Flight, spare: int) -> bool:
+        while True:
+            prompt = sequence.parent
+            if self._roster.start(sequence, spare, flight.copies):
+                break
+            victim = self._victim(sequence)
+            if victim is None:
+                return False
+            self._roster.preempt(victim)
+        if prompt is not None and prompt.pages:
+            flight.hold(prompt)
+        return True
+
+    def _admit(self, prompt: Sequence, flight: Flight, now: float) -> None:
+        self._roster.totals.prompt_tokens_cached += prompt.reach()
+        group = prompt.group
+        if group.cached_tokens is None:
+            group.cached_tokens = prompt.computed
+            group.waited_s = now - group.submitted
+            flight.admitted.append(prompt)
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Make room for a running sequence's next token. False: it was preempted itself."""
+        while not self._roster.memory.grow(sequence):
+            victim = self._victim(sequence) or sequence
+            self._roster.preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _victim(self, needy: Sequence) -> Sequence | None:
+        """The resident that has to give up its pages for ``needy``; None if none has to."""
+        others = [sequence for sequence in self._roster.residents if sequence is not needy]
+        free_to_go = [sequence for sequence in others if not sequence.in_flight]
+        paused = [sequence for sequence in free_to_go if sequence.paused]
+        if paused:
+            return paused[-1]
+        if not free_to_go:
+            return None
+        youngest = free_to_go[-1]
+        if youngest.order > needy.order:
+            return youngest
+        is_own_pinned = youngest.group is needy.group and youngest.behind == 0
+        return youngest if is_own_pinned and len(others) == 1 else None

@@ -1,0 +1,128 @@
+"""The prefix cache: which pages hold the keys and values of which tokens.
+
+Owns: the tree, and which cached page is evicted. Must not know: sequences, or why tokens are looked up.
+
+A node is one whole page of tokens; the path from the root to it is everything before. A page's content depends
+on all tokens up to its end, so a path names a content, and two pages with the same path are interchangeable.
+
+Whoever uses a node's page uses those of all its ancestors: ``match`` and ``insert`` return whole paths, and
+``flush`` leaves nothing behind that could be continued. Hence a page that nobody uses continues into pages that
+nobody uses, and the least recently used cached page is always a leaf.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import attrs
+
+from trioserve.errors import InvariantError
+from trioserve.sched.pages import PagePool
+
+
+@attrs.define(eq=False, repr=False)
+class _Node:
+    page: int
+    key: bytes
+    """Its tokens, as int32 in native order: a hash of bytes costs less than one of a tuple."""
+    parent: _Node | None
+    children: dict[bytes, _Node] = attrs.field(factory=dict)
+
+
+class PrefixTree:
+    """Finds the pages of tokens that were computed before.
+
+    It keeps pages of ``pool`` but is not a user of them (see pages.py).
+    """
+
+    def __init__(self, pool: PagePool, page_size: int) -> None:
+        self._pool = pool
+        self._page_size = page_size
+        self._root = _Node(-1, b"", None)
+        self._nodes: dict[int, _Node] = {}
+
+    def __len__(self) -> int:
+        """Pages kept."""
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        return f"<PrefixTree {len(self)} pages>"
+
+    def match(self, tokens: array[int]) -> list[int]:
+        """The pages of the longest known beginning of ``tokens``.
+
+        Never all of the tokens: at least the last has to be computed, since nothing can be drawn without its
+        logits. The caller has to share the pages before anything else happens to the pool.
+        """
+        size = self._page_size
+        pages: list[int] = []
+        node = self._root
+        for start in range(0, len(tokens) - size, size):
+            child = node.children.get(tokens[start : start + size].tobytes())
+            if child is None:
+                break
+            pages.append(child.page)
+            node = child
+        return pages
+
+    def insert(self, tokens: array[int], pages: Sequence[int]) -> list[int]:
+        """Keep the pages that hold the first ``len(pages)`` whole pages of ``tokens``, and are used by the caller.
+
+        Returns the pages of the tree for these tokens. Where another page is kept for the same tokens already,
+        the caller becomes a user of that one and no longer of its own, a duplicate, which is freed if nobody else
+        uses it.
+        """
+        size = self._page_size
+        kept: list[int] = []
+        node = self._root
+        for index, page in enumerate(pages):
+            key = tokens[index * size : (index + 1) * size].tobytes()
+            child = node.children.get(key)
+            if child is None:
+                child = node.children[key] = self._nodes[page] = _Node(page, key, node)
+                self._pool.keep(page)
+            elif child.page != page:
+                self._pool.share((child.page,))
+                self._pool.release((page,))
+            kept.append(child.page)
+            node = child
+        return kept
+
+    def evict(self, count: int) -> list[int]:
+        """Free the ``count`` least recently used cached pages, or as many as there are; returns them."""
+        evicted: list[int] = []
+        while len(evicted) < count and (page := self._pool.oldest_cached()) is not None:
+            node = self._nodes.pop(page)
+            if node.children or node.parent is None:
+                raise InvariantError(f"page {page} was to be evicted before those that continue it")
+            del node.parent.children[node.key]
+            self._pool.drop(page)
+            evicted.append(page)
+        return evicted
+
+    def flush(self) -> None:
+        """Forget everything. Pages in use stay with their users, which must not insert them any more."""
+        for page in self._nodes:
+            self._pool.drop(page)
+        self._nodes.clear()
+        self._root.children.clear()
+
+    def check(self) -> None:
+        """Raise InvariantError if the tree contradicts itself or the pool."""
+        found: dict[int, _Node] = {}
+        unvisited = [self._root]
+        while unvisited:
+            node = unvisited.pop()
+            for key, child in node.children.items():
+                if child.parent is not node or child.key != key or child.page in found:
+                    raise InvariantError(f"the node of page {child.page} is in the wrong place")
+                found[child.page] = child
+                unvisited.append(child)
+        if found != self._nodes or set(found) != self._pool.kept():
+            raise InvariantError("the pages of the tree are not those that the pool keeps")
+        gone: set[int] = set()
+        for page in self._pool.cached_pages():
+            gone.add(page)
+            if any(child.page not in gone for child in found[page].children.values()):
+                raise InvariantError(f"page {page} would be evicted before one that continues it")

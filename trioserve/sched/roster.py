@@ -1,0 +1,180 @@
+"""The roster: every live choice, and where its sequences are.
+
+Owns: which choices are live, which sequences wait and which are resident (hold pages), and the totals.
+Must not know: steps, budgets.
+
+A sequence lives as long as a choice needs it. So ``end`` is the one way out, for choices that finish and for
+choices that are aborted in whatever state they are, and it leaves nothing behind (FAN-27).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import insort
+from itertools import pairwise
+
+import attrs
+
+from trioserve.errors import InvariantError
+from trioserve.sched.group import Group, Uid
+from trioserve.sched.memory import Memory
+from trioserve.sched.sequence import PROMPT_INDEX, Choice, LiveGroup, Sequence
+from trioserve.sched.waiting import Waiting, by_order
+
+
+@attrs.define(eq=False)
+class Totals:
+    """Counts since the start."""
+
+    groups: int = 0
+    """Groups submitted."""
+    steps: int = 0
+    """Results committed."""
+    preemptions: int = 0
+    """Times that a sequence had to give up its pages."""
+    prompt_tokens_computed: int = 0
+    prompt_tokens_cached: int = 0
+    """With those computed: the length of every prompt, whatever n is (FAN-8)."""
+    tokens_recomputed: int = 0
+    """Tokens computed again after a preemption; in no other count."""
+    tokens_generated: int = 0
+    """Tokens drawn for choices that still wanted them."""
+
+
+class Roster:
+    """Every live choice, found by its uid, and the sequences, oldest first."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.choices: dict[Uid, Choice] = {}
+        self.waiting = Waiting()
+        self.residents: list[Sequence] = []
+        self.totals = Totals()
+
+    def __repr__(self) -> str:
+        return f"<Roster {len(self.choices)} choices, {self.residents} resident, {len(self.waiting)} waiting>"
+
+    def add(self, group: Group, max_length: int, now: float) -> None:
+        """Queue a new group. No choice gets longer than ``max_length`` tokens, those of the prompt included."""
+        prompt_tokens = len(group.prompt)
+        live = LiveGroup(self.totals.groups, group.prompt, prompt_tokens // self.memory.page_size, now)
+        self.totals.groups += 1
+        prompt = Sequence(live, (live.number, PROMPT_INDEX), array("i"), [])
+        for index, spec in enumerate(group.choices):
+            choice = Choice(spec, index, min(prompt_tokens + spec.max_tokens, max_length), prompt)
+            prompt.choices.append(choice)
+            self.choices[spec.uid] = choice
+        self.waiting.add(prompt)
+
+    def branch(self, choice: Choice, token_id: int) -> None:
+        """The choice's first token was drawn from its prompt: it goes on in a sequence of its own."""
+        prompt = choice.sequence
+        choice.sequence = Sequence(
+            prompt.group,
+            (prompt.group.number, choice.index),
+            array("i", [token_id]),
+            [choice],
+            parent=prompt,
+            reached=prompt.computed,
+            paused=choice.paused,
+        )
+        self.waiting.add(choice.sequence)
+
+    def start(self, sequence: Sequence, spare: int, copies: array[int]) -> bool:
+        """Make a waiting sequence resident. False: ``spare`` pages would not stay available."""
+        prompt = sequence.parent
+        if prompt is None:
+            if not self.memory.load(sequence, spare):
+                return False
+        else:
+            if not self.memory.fork(sequence, prompt, spare, copies):
+                return False
+            sequence.parent = None
+            prompt.choices.remove(sequence.choices[0])
+            if not prompt.choices:
+                self.residents.remove(prompt)
+            else:
+                self._update_paused(prompt)
+        self.waiting.remove(sequence)
+        insort(self.residents, sequence, key=by_order)
+        return True
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a resident's pages away. It waits and is computed again later, as are the choices of a pinned prompt."""
+        self.totals.preemptions += 1
+        self.residents.remove(sequence)
+        is_pinned = sequence.behind == 0
+        self.memory.free(sequence)
+        if not is_pinned:
+            self.waiting.add(sequence)
+            return
+        for choice in sequence.choices:
+            choice.sequence.parent = None
+        sequence.choices.clear()
+
+    def pause(self, choice: Choice, paused: bool) -> None:
+        """Let a choice rest, or go on."""
+        choice.paused = paused
+        for sequence in (choice.sequence, choice.sequence.parent):
+            if sequence is not None:
+                self._update_paused(sequence)
+
+    def end(self, choice: Choice) -> None:
+        """Forget a choice, and release the sequences that nobody else needs."""
+        del self.choices[choice.spec.uid]
+        choice.ended = True
+        for sequence in (choice.sequence, choice.sequence.parent):
+            if sequence is not None:
+                sequence.choices.remove(choice)
+                if sequence.choices:
+                    self._update_paused(sequence)
+                else:
+                    self.discard(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Release a sequence without choices; if a step in flight uses it, the commit of that step has to."""
+        if sequence.in_flight:
+            return
+        if sequence.pages:
+            self.residents.remove(sequence)
+            self.memory.free(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def check(self) -> None:
+        """Raise InvariantError if sequences, choices and pages contradict each other."""
+        self.memory.pool.check(sequence.pages for sequence in self.residents)
+        self.memory.tree.check()
+        for sequences in (self.residents, list(self.waiting)):
+            if any(one.order >= other.order for one, other in pairwise(sequences)):
+                raise InvariantError("sequences are out of order")
+        for sequence in self.residents:
+            self._check_resident(sequence)
+        for sequence in self.waiting:
+            self._check_waiting(sequence)
+        known = {id(sequence): sequence for sequence in (*self.residents, *self.waiting)}
+        for sequence in known.values():
+            if any(self.choices.get(choice.spec.uid) is not choice for choice in sequence.choices):
+                raise InvariantError(f"{sequence} is kept for a choice that has ended")
+        for choice in self.choices.values():
+            for needed in (choice.sequence, choice.sequence.parent):
+                if needed is not None and (id(needed) not in known or choice not in needed.choices):
+                    raise InvariantError(f"{choice} needs {needed}, which is gone")
+
+    def _check_resident(self, sequence: Sequence) -> None:
+        pages_for = self.memory.pages_for
+        if not 0 <= sequence.computed <= sequence.length:
+            raise InvariantError(f"{sequence} has more tokens computed than known")
+        if not pages_for(max(1, sequence.computed)) <= len(sequence.pages) <= pages_for(sequence.length):
+            raise InvariantError(f"{sequence} has the wrong number of pages")
+        if not sequence.choices and not sequence.in_flight:
+            raise InvariantError(f"{sequence} holds pages that nobody needs")
+
+    @staticmethod
+    def _check_waiting(sequence: Sequence) -> None:
+        if sequence.pages or sequence.computed or sequence.in_flight or not sequence.choices:
+            raise InvariantError(f"{sequence} waits, but is not as waiting sequences are")
+
+    @staticmethod
+    def _update_paused(sequence: Sequence) -> None:
+        sequence.paused = all(choice.paused for choice in sequence.choices)

@@ -1,0 +1,111 @@
+"""Sequences: tokens that are, or will be, computed into pages.
+
+Owns: Choice, Sequence and LiveGroup, the books of live work. Must not know: who comes first, what is free.
+
+The life of a group: its prompt is one sequence, with all choices. When that is computed, a first token is drawn
+for each choice, and each choice that goes on gets a sequence of its own, which waits to be forked from the
+prompt. The prompt is *pinned*, that is, it holds its pages, until the last of them has been forked.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import attrs
+
+from trioserve.sched.group import ChoiceSpec
+
+Order = tuple[int, int]
+"""(number of the group, index of the choice). Lower is older and goes first; a prompt comes before its choices."""
+
+PROMPT_INDEX = -1
+
+
+@attrs.define(eq=False)
+class LiveGroup:
+    """What the sequences of one group have in common."""
+
+    number: int
+    """Counts the groups of one scheduler."""
+    prompt: array[int]
+    """[P] "i" token ids."""
+    whole_pages: int
+    """Pages that the prompt fills: those its choices can share while they write."""
+    submitted: float
+    """When, in seconds."""
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache when the prompt was first scheduled; None before."""
+    waited_s: float = 0.0
+    """Seconds from its submission to then."""
+
+
+@attrs.define(eq=False, repr=False)
+class Choice:
+    """One live choice."""
+
+    spec: ChoiceSpec
+    index: int
+    """j: counts in its group."""
+    end: int
+    """Tokens, those of the prompt included, at which it ends."""
+    sequence: Sequence
+    """That of the prompt until its first token is drawn, then its own."""
+    paused: bool = False
+    ended: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Choice {self.spec.uid}>"
+
+
+@attrs.define(eq=False, repr=False)
+class Sequence:
+    """The prompt of a group, or the prompt and what was generated for one choice."""
+
+    group: LiveGroup
+    order: Order
+    generated: array[int]
+    """"i" token ids after the prompt's. The last one drawn is among them, so it may be not computed yet."""
+    choices: list[Choice]
+    """Those that need it: the prompt's are the ones without a computed token of their own. None left: it ends."""
+    parent: Sequence | None = None
+    """The pinned prompt it is to be forked from."""
+    pages: array[int] = attrs.field(factory=lambda: array("i"))
+    """"i" block table: the pages it uses, in sequence order. Empty while it waits. Only whole ones are shared."""
+    computed: int = 0
+    """Leading tokens whose keys and values are in its pages, as far as results have come."""
+    reached: int = 0
+    """The highest that ``computed`` ever was; tokens below are recomputed after a preemption."""
+    cacheable: bool = True
+    """Its pages may go to the prefix cache: it was not flushed since they were computed."""
+    paused: bool = False
+    """All its choices are."""
+    in_flight: bool = False
+    """A plan without a result computes it or copies from it, so it keeps its pages."""
+
+    def __repr__(self) -> str:
+        return f"<Sequence {self.order}: {self.computed} of {self.length} tokens in {len(self.pages)} pages>"
+
+    @property
+    def is_prompt(self) -> bool:
+        return self.order[1] == PROMPT_INDEX
+
+    @property
+    def length(self) -> int:
+        """Tokens known."""
+        return len(self.group.prompt) + len(self.generated)
+
+    @property
+    def behind(self) -> int:
+        """Tokens to compute before the next can be drawn: 1 in a decode, 0 for a pinned prompt."""
+        return len(self.group.prompt) + len(self.generated) - self.computed
+
+    @property
+    def tokens(self) -> array[int]:
+        """[length] "i" a copy of all its tokens."""
+        return self.group.prompt + self.generated
+
+    def reach(self) -> int:
+        """How many of its computed tokens never were before; from now on they were."""
+        new = max(0, self.computed - self.reached)
+        self.reached += new
+        return new

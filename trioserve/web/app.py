@@ -1,0 +1,88 @@
+"""The Quart-Trio app: paths to handlers, and errors to answers.
+
+Owns: the URL map and the error handlers. Must not know: what the handlers do.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from quart import request
+from quart_trio import QuartTrio
+from quart_trio.wrappers import TrioResponse
+from werkzeug.exceptions import HTTPException
+
+from trioserve.engine.engine import Engine
+from trioserve.errors import EngineStoppingError, QueueFullError, TrioserveError
+from trioserve.web.options import ServeOptions
+from trioserve.web.routes import Routes
+from trioserve.wire.errors import error_body, http_error_body
+
+logger = logging.getLogger(__name__)
+
+# An X-Request-Id comes back as it was sent, if it is short and plain enough to be harmless in a log.
+MAX_REQUEST_ID = 128
+
+
+def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartTrio:
+    """The app that serves ``engine``. Run it with web.serve, which gives it the connection class it needs."""
+    app = QuartTrio("trioserve", static_folder=None)
+    routes = Routes(engine, options)
+    for path, method, handler in (
+        ("/health", "GET", routes.health),
+        ("/version", "GET", routes.version),
+        ("/v1/models", "GET", routes.models),
+        ("/v1/models/<path:name>", "GET", routes.model),
+        ("/v1/chat/completions", "POST", routes.chat_completions),
+        ("/v1/completions", "POST", routes.completions),
+    ):
+        app.add_url_rule(path, handler.__name__, handler, methods=[method])
+    app.register_error_handler(TrioserveError, refuse)
+    app.register_error_handler(HTTPException, refuse_http)
+    app.register_error_handler(Exception, fail)
+    app.after_request(echo_request_id)
+    return app
+
+
+async def refuse(error: TrioserveError) -> TrioResponse:
+    """The answer to a request that one of our own errors ended before its response began."""
+    status, body = error_body(error)
+    response = TrioResponse(body, status, content_type="application/json")
+    if isinstance(error, (QueueFullError, EngineStoppingError)):
+        response.headers["retry-after"] = str(error.retry_after)
+    if status >= 500:
+        logger.error("%s %s: %s", request.method, request.path, error)
+    return response
+
+
+async def refuse_http(error: HTTPException) -> TrioResponse:
+    """The answer to an unknown path, a wrong method, a body that is too large, ..."""
+    status = error.code or 500
+    messages = {
+        404: f"There is no {request.path}.",
+        405: f"{request.method} is not allowed for {request.path}.",
+        408: "The body of the request did not arrive in time.",
+        413: "The body of the request is too large.",
+    }
+    body = http_error_body(status, messages.get(status, error.description or error.name))
+    response = TrioResponse(body, status, content_type="application/json")
+    # what belongs to the status, such as Allow, but not what belongs to Werkzeug's HTML
+    for name, value in error.get_headers():
+        if name.lower() not in {"content-type", "content-length"}:
+            response.headers[name] = value
+    return response
+
+
+async def fail(error: Exception) -> TrioResponse:
+    """The answer to a bug of ours. Its text is for the log, not for the client."""
+    logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    status, body = error_body(error)
+    return TrioResponse(body, status, content_type="application/json")
+
+
+async def echo_request_id(response: TrioResponse) -> TrioResponse:
+    """FAN-12: the caller's X-Request-Id is echoed, never used."""
+    given = request.headers.get("x-request-id", "")
+    if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable():
+        response.headers["x-request-id"] = given
+    return response

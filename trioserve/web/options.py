@@ -1,0 +1,77 @@
+"""How the HTTP server is set up.
+
+Owns: ServeOptions and its checks. Must not know: flags, environment variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from trioserve.errors import ParamError
+
+MAX_PORT = 65535
+
+
+def _at_least(low: int) -> Callable[[object, attrs.Attribute[int], int], None]:
+    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if value < low:
+            raise ParamError(f"{attribute.name} must be at least {low}, got {value}.", attribute.name)
+
+    return check
+
+
+def _is_port(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if not 0 <= value <= MAX_PORT:
+        raise ParamError(f"{attribute.name} must be between 0 and {MAX_PORT}, got {value}.", attribute.name)
+
+
+def _positive(_: object, attribute: attrs.Attribute[float], value: float) -> None:
+    # written so that NaN fails too
+    if not value > 0:
+        raise ParamError(f"{attribute.name} must be more than 0 seconds, got {value}.", attribute.name)
+
+
+def _not_negative(_: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if not value >= 0:
+        raise ParamError(f"{attribute.name} must not be negative, got {value}.", attribute.name)
+
+
+@attrs.frozen(kw_only=True)
+class ServeOptions:
+    """Options of the HTTP server. Frozen, and valid once it exists. Times are in seconds; ``math.inf`` is no limit.
+
+    Raises:
+        ParamError: a value is out of range.
+    """
+
+    host: str = "127.0.0.1"
+    """A name or address; all addresses of a name are served."""
+    port: int = attrs.field(default=8000, validator=_is_port)
+    """0: any free port."""
+    unix_socket: Path | None = None
+    """Listen on this path instead of on host and port."""
+    backlog: int = attrs.field(default=1024, validator=_at_least(1))
+    """Connections that the kernel keeps while they wait to be accepted."""
+    max_connections: int = attrs.field(default=1024, validator=_at_least(1))
+    """Connections served at once; more wait in the backlog."""
+    keep_alive_timeout: float = attrs.field(default=75.0, validator=_positive)
+    """How long a connection may be idle: before its first request and between requests."""
+    header_timeout: float = attrs.field(default=10.0, validator=_positive)
+    """From the first byte of a request to the end of its head."""
+    body_timeout: float = attrs.field(default=30.0, validator=_positive)
+    """How long a handler waits for the whole body of its request."""
+    send_stall_timeout: float = attrs.field(default=30.0, validator=_positive)
+    """How long a client may read nothing of what it is sent."""
+    max_head_size: int = attrs.field(default=64 * 2**10, validator=_at_least(1024))
+    """Bytes of a request line and its headers."""
+    max_headers: int = attrs.field(default=100, validator=_at_least(1))
+    """Header lines of a request."""
+    max_body_size: int = attrs.field(default=32 * 2**20, validator=_at_least(0))
+    """Bytes of a request's body."""
+    graceful_timeout: float = attrs.field(default=30.0, validator=_not_negative)
+    """How long requests may go on after the signal to shut down."""
+    ping_interval: float = attrs.field(default=15.0, validator=_positive)
+    """Silence in a stream after which a comment is sent, for the sake of proxies."""

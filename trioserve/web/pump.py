@@ -1,0 +1,95 @@
+"""From a generation's events to the bytes of a response.
+
+Owns: the pump, the task that runs one streamed request inside its exchange's nursery.
+Must not know: connections, routes.
+
+The pump owns the generation, so whatever ends the exchange ends the request. It says ``started`` once the
+request is admitted: what it raises before becomes a response with a real status, what goes wrong later becomes
+an event of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from trioserve.engine.generation import Generation
+from trioserve.errors import EngineStoppingError, TrioserveError
+from trioserve.wire.answer import AnswerBuilder
+from trioserve.wire.chunks import PING, ChunkBuilder, error_event
+
+# One batch being written and one ready. More would only be memory between a slow reader and the scheduler.
+WIRE_BATCHES = 2
+
+
+async def fold(generation: Generation, builder: AnswerBuilder) -> bytes:
+    """The whole answer of an entered generation."""
+    async for event in generation:
+        builder.feed(event)
+    return builder.answer()
+
+
+async def pump(
+    block: Generation,
+    make_builder: Callable[[Generation], ChunkBuilder],
+    wire: trio.MemorySendChannel[bytes],
+    scope: trio.CancelScope,
+    ping_interval: float,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run ``block`` and send its stream to ``wire``: all chunks, or an error event, and always an end.
+
+    Args:
+        block: a generation that was not entered yet.
+        make_builder: makes the chunk builder, once the generation knows its prompts.
+        wire: gets one item of bytes for each wake-up, however many events that is.
+        scope: cancelled when the server is about to close all connections; ends the stream with an error event.
+        ping_interval: seconds of silence after which a comment line is sent.
+
+    Raises (before started only):
+        TrioserveError: the request was refused.
+    """
+    admitted = False
+    with wire:
+        try:
+            with scope:
+                async with block as generation:
+                    builder = make_builder(generation)
+                    admitted = True
+                    task_status.started()
+                    await _send_events(generation, builder, wire, ping_interval)
+            if scope.cancelled_caught:
+                raise EngineStoppingError
+        except TrioserveError as error:
+            if not admitted:
+                raise
+            await wire.send(error_event(error))
+
+
+async def _send_events(
+    generation: Generation, builder: ChunkBuilder, wire: trio.MemorySendChannel[bytes], ping_interval: float
+) -> None:
+    batch = builder.start()
+    while True:
+        if batch:
+            await wire.send(batch)
+        try:
+            batch = await _next_batch(generation, builder, ping_interval)
+        except trio.EndOfChannel:
+            await wire.send(builder.end())
+            return
+
+
+async def _next_batch(generation: Generation, builder: ChunkBuilder, ping_interval: float) -> bytes:
+    """The chunks of all events that are there, after waiting for the first; a comment line after a long silence."""
+    with trio.move_on_after(ping_interval) as silence:
+        parts = [builder.feed(await generation.receive())]
+    if silence.cancelled_caught:
+        return PING
+    while True:
+        try:
+            parts.append(builder.feed(generation.receive_nowait()))
+        except (trio.WouldBlock, trio.EndOfChannel):
+            return b"".join(parts)

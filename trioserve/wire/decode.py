@@ -1,0 +1,106 @@
+"""The bytes of a request into a Call, or a ParamError that names the field at fault.
+
+Owns: the fields of each endpoint, and the order of the checks: what is cheap to refuse is refused before a message
+or a prompt is looked at.
+Must not know: tokens, HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trioserve.errors import ModelNotFoundError, ParamError
+from trioserve.params import Limits
+from trioserve.wire import neutral
+from trioserve.wire.body import open_body
+from trioserve.wire.calls import ChatCall, CompletionCall
+from trioserve.wire.fields import Fields, shorten
+from trioserve.wire.messages import build_messages
+from trioserve.wire.options import take_params, take_streaming
+from trioserve.wire.prompts import build_prompts, split_prompts
+
+DEFAULT_COMPLETION_TOKENS: Final = 16
+"""OpenAI's max_tokens for a completion that gives none, where there is room. A chat goes on to the context's end."""
+
+
+def parse_chat(body: bytes, limits: Limits) -> ChatCall:
+    """A request to /v1/chat/completions.
+
+    Raises:
+        ParamError: anything at all is wrong with ``body``.
+    """
+    fields = open_body(body)
+    model = fields.required_text("model")
+    streaming = take_streaming(fields)
+    params = take_params(fields, _take_chat_max_tokens(fields))
+    limits.check(params, prompts=1)
+    neutral.take_neutral(fields, neutral.CHAT)
+    neutral.take_labels(fields, neutral.CHAT_LABELS)
+    messages = fields.array("messages")
+    fields.finish()
+    if messages is None:
+        raise fields.missing("messages")
+    return ChatCall(
+        model=model,
+        params=params,
+        stream=streaming.stream,
+        include_usage=streaming.include_usage,
+        continuous_usage=streaming.continuous_usage,
+        messages=build_messages(messages, "messages"),
+    )
+
+
+def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
+    """A request to /v1/completions.
+
+    Raises:
+        ParamError: anything at all is wrong with ``body``.
+    """
+    fields = open_body(body)
+    model = fields.required_text("model")
+    streaming = take_streaming(fields)
+    params = take_params(fields, fields.integer("max_tokens", None))
+    best_of = fields.integer("best_of", params.n)
+    if best_of != params.n:
+        raise ParamError(f"best_of other than n is not supported by this server, got {best_of}.", "best_of")
+    echo = fields.flag("echo")
+    neutral.take_neutral(fields, neutral.COMPLETION)
+    neutral.take_labels(fields, neutral.COMPLETION_LABELS)
+    prompt = fields.take("prompt")
+    fields.finish()
+    if prompt is None:
+        raise fields.missing("prompt")
+    prompts = split_prompts(prompt)
+    limits.check(params, len(prompts))
+    return CompletionCall(
+        model=model,
+        params=params,
+        stream=streaming.stream,
+        include_usage=streaming.include_usage,
+        continuous_usage=streaming.continuous_usage,
+        prompts=build_prompts(prompts),
+        echo=echo,
+    )
+
+
+def check_model(name: str, served: Sequence[str]) -> None:
+    """Raise ModelNotFoundError unless ``name`` is one of the models ``served``."""
+    if name not in served:
+        raise ModelNotFoundError(shorten(name), tuple(served))
+
+
+def _take_chat_max_tokens(fields: Fields) -> int | None:
+    """``max_completion_tokens``, or its older name ``max_tokens``; of both, the smaller one counts.
+
+    Unlike a completion, which can echo its prompt, a chat of no tokens would be of no use: 0 is refused.
+    """
+    given: list[int] = []
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = fields.integer(name, None)
+        if value is None:
+            continue
+        if value < 1:
+            raise ParamError(f"{name} must be at least 1, got {value}.", name)
+        given.append(value)
+    return min(given, default=None)

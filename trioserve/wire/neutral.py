@@ -1,0 +1,104 @@
+"""The fields that are known but not served, and the values of them that ask for nothing.
+
+Many clients write every field they know, most of them with its default. Such a value changes no answer, so it is
+accepted; any other value is refused by name, never ignored. Null asks for nothing everywhere.
+
+Owns: the tables. A feature that comes to be served takes its fields from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from trioserve.errors import ParamError
+from trioserve.wire.fields import Fields
+
+Neutral = Mapping[str, tuple[object, ...]]
+"""Of each field, the values besides null that ask for nothing."""
+
+_BOTH: Final[Neutral] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+}
+CHAT: Final[Neutral] = {
+    **_BOTH,
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+COMPLETION: Final[Neutral] = {
+    **_BOTH,
+    # 0 asks for the log-probability of each sampled token
+    "logprobs": (False,),
+    "suffix": ("",),
+}
+MESSAGE: Final[Neutral] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "refusal": (),
+}
+"""Fields of an assistant message, as clients give an answer of ours back."""
+
+STREAM_OPTIONS: Final[Neutral] = {"include_obfuscation": (False,)}
+
+Labels = Mapping[str, tuple[type, str]]
+"""Fields that say something about a request and ask for nothing: their type, in Python and in words."""
+
+CHAT_LABELS: Final[Labels] = {
+    "metadata": (dict, "an object"),
+    # it is about tools, and without tools every value is true
+    "parallel_tool_calls": (bool, "true or false"),
+    "prompt_cache_key": (str, "a string"),
+    "safety_identifier": (str, "a string"),
+    "user": (str, "a string"),
+}
+COMPLETION_LABELS: Final[Labels] = {"user": (str, "a string")}
+
+
+def take_neutral(fields: Fields, table: Neutral) -> None:
+    """Take every field of ``table``.
+
+    Raises:
+        ParamError: one asks for something.
+    """
+    for name, accepted in table.items():
+        value = fields.take(name)
+        if value is not None and not any(_same(value, neutral) for neutral in accepted):
+            path = fields.path(name)
+            raise ParamError(f"{path} is not supported by this server; leave it out.", path)
+
+
+def take_labels(fields: Fields, table: Labels) -> None:
+    """Take every field of ``table``.
+
+    Raises:
+        ParamError: one has the wrong type.
+    """
+    for name, (kind, words) in table.items():
+        value = fields.take(name)
+        if value is not None and not isinstance(value, kind):
+            raise fields.wrong(name, words, value)
+
+
+def _same(value: object, other: object) -> bool:
+    # in Python, unlike in JSON, false equals 0 and true equals 1
+    return value == other and isinstance(value, bool) == isinstance(other, bool)

@@ -1,0 +1,78 @@
+"""The fields that both endpoints share: how to draw, and how to stream.
+
+Owns: their names and defaults in a request. Must not know: prompts, messages.
+The ranges are those of SamplingParams.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from trioserve.errors import ParamError
+from trioserve.params import SamplingParams
+from trioserve.wire.fields import Fields
+from trioserve.wire.neutral import STREAM_OPTIONS, take_neutral
+
+_DEFAULTS: Final = SamplingParams()
+
+
+@attrs.frozen
+class Streaming:
+    """Whether an answer is streamed, and which chunks tell its usage."""
+
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+
+
+def take_streaming(fields: Fields) -> Streaming:
+    """``stream`` and ``stream_options``.
+
+    Raises:
+        ParamError: stream_options without stream, or continuous_usage_stats without include_usage.
+    """
+    stream = fields.flag("stream")
+    options = fields.nested("stream_options")
+    if options is None:
+        return Streaming(stream, include_usage=False, continuous_usage=False)
+    if not stream:
+        raise ParamError("stream_options is only allowed when stream is true.", "stream_options")
+    include_usage = options.flag("include_usage")
+    continuous_usage = options.flag("continuous_usage_stats")
+    if continuous_usage and not include_usage:
+        path = options.path("continuous_usage_stats")
+        raise ParamError(f"{path} is only allowed when include_usage is true.", path)
+    take_neutral(options, STREAM_OPTIONS)
+    options.finish()
+    return Streaming(stream, include_usage, continuous_usage)
+
+
+def take_params(fields: Fields, max_tokens: int | None) -> SamplingParams:
+    """All that SamplingParams holds, but for max_tokens, whose name and default differ between the endpoints.
+
+    Raises:
+        ParamError: a value of the wrong type or out of range.
+    """
+    return SamplingParams(
+        n=fields.integer("n", _DEFAULTS.n),
+        max_tokens=max_tokens,
+        temperature=fields.number("temperature", _DEFAULTS.temperature),
+        top_p=fields.number("top_p", _DEFAULTS.top_p),
+        top_k=fields.integer("top_k", _DEFAULTS.top_k),
+        min_p=fields.number("min_p", _DEFAULTS.min_p),
+        seed=fields.integer("seed", _DEFAULTS.seed),
+        stop=_take_stop(fields),
+        ignore_eos=fields.flag("ignore_eos"),
+    )
+
+
+def _take_stop(fields: Fields) -> tuple[str, ...]:
+    value = fields.take("stop")
+    if value is None:
+        return ()
+    texts = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts):
+        raise fields.wrong("stop", "a string or an array of strings", value)
+    return tuple(texts)

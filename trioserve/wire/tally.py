@@ -1,0 +1,107 @@
+"""The fold of a request's events: which choices have finished, and what they cost.
+
+Owns: the finish of every choice and the usage (FAN-19, FAN-21), once for answers that are streamed and that are not.
+Must not know: how either is written.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import attrs
+
+from trioserve.events import ChoiceFinished, TextDelta
+
+Kind = Literal["chat", "completion"]
+
+
+@attrs.frozen(kw_only=True)
+class Head:
+    """What an answer says of itself before its first event: all that its chunks have in common."""
+
+    kind: Kind
+    id: str
+    created: int
+    """Seconds since the epoch."""
+    model: str
+    n: int
+    """Choices per prompt."""
+    prompt_tokens: tuple[int, ...]
+    """The length of each prompt."""
+    echo_texts: tuple[str, ...] = ()
+    """The text of each prompt if it is to be echoed, else empty."""
+
+    @property
+    def choices(self) -> int:
+        """Choices of the request; their indices are below this."""
+        return self.n * len(self.prompt_tokens)
+
+    def echo(self, index: int) -> str:
+        """The text in front of a choice."""
+        return self.echo_texts[index // self.n] if self.echo_texts else ""
+
+
+class Tally:
+    """What is known of the choices of one request. Fed with events; asserts that none comes after its choice's last."""
+
+    def __init__(self, head: Head) -> None:
+        self._head: Final = head
+        self._tokens = [0] * head.choices
+        self._finished: list[ChoiceFinished | None] = [None] * head.choices
+        self._live = head.choices
+
+    def __repr__(self) -> str:
+        return f"<Tally of {self._head.id}: {self._live} of {self._head.choices} choices live>"
+
+    def add(self, event: TextDelta) -> None:
+        """Count the tokens of a delta."""
+        assert self._finished[event.index] is None, f"choice {event.index} goes on after its end"
+        self._tokens[event.index] += len(event.token_ids)
+
+    def finish(self, event: ChoiceFinished) -> None:
+        """Note the end of a choice."""
+        assert self._finished[event.index] is None, f"choice {event.index} ends twice"
+        self._finished[event.index] = event
+        self._tokens[event.index] = event.usage.completion_tokens
+        self._live -= 1
+
+    def endings(self) -> list[ChoiceFinished]:
+        """The ends of all choices, in index order. Only once all have finished."""
+        assert self._live == 0, f"{self._live} choices have not finished"
+        return [event for event in self._finished if event is not None]
+
+    def choice_usage(self, index: int) -> dict[str, object]:
+        """The usage of one choice so far, as that of a request of which it is the only choice."""
+        return _usage(self._head.prompt_tokens[index // self._head.n], self._tokens[index])
+
+    def usage(self) -> dict[str, object]:
+        """The usage of the request: each prompt counted once, whatever n is. Only once all choices have finished."""
+        costs = [event.usage for event in self.endings()]
+        return {
+            **_usage(sum(self._head.prompt_tokens), sum(cost.completion_tokens for cost in costs)),
+            "prompt_tokens_details": {"cached_tokens": sum(cost.cached_tokens for cost in costs)},
+            "completion_tokens_details": {"reasoning_tokens": sum(cost.reasoning_tokens for cost in costs)},
+        }
+
+
+def ending_fields(event: ChoiceFinished) -> dict[str, object]:
+    """What is told of a choice when it has finished. ``seed`` and ``usage`` extend OpenAI's format (FAN-16, FAN-21)."""
+    return {
+        "logprobs": None,
+        "finish_reason": event.reason,
+        "seed": event.seed,
+        "usage": {
+            "completion_tokens": event.usage.completion_tokens,
+            "reasoning_tokens": event.usage.reasoning_tokens,
+            "cached_tokens": event.usage.cached_tokens,
+            "shared_tokens": event.usage.shared_tokens,
+        },
+    }
+
+
+def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, object]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
