@@ -41,7 +41,7 @@ ALLOWED = {
     "numpy": {"model", "device", "testing"},
     "tokenizers": {"text", "testing"},
     "jinja2": {"text"},
-    "msgspec": {"wire", "model", "web"},
+    "msgspec": {"text", "wire", "model", "web"},
     "huggingface_hub": {"model"},
     "safetensors": {"model", "testing"},
     "asyncio": set(),

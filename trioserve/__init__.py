@@ -1,0 +1,58 @@
+"""Language models over the OpenAI HTTP API on trio: n choices for the price of one prefill.
+
+    async with trioserve.open_engine("smollm2") as engine:
+        async with engine.generate("Once upon a time", trioserve.SamplingParams(n=4)) as generation:
+            async for event in generation:
+                ...
+"""
+
+from trioserve.engine.engine import Answer, ChoiceAnswer, Engine, EngineStatistics, ModelInfo
+from trioserve.engine.generation import Generation
+from trioserve.engine.open import open_engine
+from trioserve.engine.options import EngineOptions
+from trioserve.errors import (
+    ChoiceFailedError,
+    ContextLengthError,
+    DeviceError,
+    EngineClosedError,
+    EngineStoppingError,
+    GenerationError,
+    InternalError,
+    ModelError,
+    ParamError,
+    QueueFullError,
+    TrioserveError,
+)
+from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
+from trioserve.params import Limits, SamplingParams
+from trioserve.version import __version__
+
+__all__ = [
+    "Answer",
+    "ChoiceAnswer",
+    "ChoiceFailedError",
+    "ChoiceFinished",
+    "ChoiceUsage",
+    "ContextLengthError",
+    "DeviceError",
+    "Engine",
+    "EngineClosedError",
+    "EngineOptions",
+    "EngineStatistics",
+    "EngineStoppingError",
+    "Event",
+    "FinishReason",
+    "Generation",
+    "GenerationError",
+    "InternalError",
+    "Limits",
+    "ModelError",
+    "ModelInfo",
+    "ParamError",
+    "QueueFullError",
+    "SamplingParams",
+    "TextDelta",
+    "TrioserveError",
+    "__version__",
+    "open_engine",
+]

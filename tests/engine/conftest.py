@@ -1,16 +1,15 @@
-"""The engine's tests run on virtual time: trio's clock jumps to the next deadline when every task waits."""
+"""The engine's tests run on virtual time."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
+
+from trioserve.testing.clock import run_virtual
 
 
-@pytest.fixture(autouse=True)
-async def deadlock_guard(autojump_clock: trio.testing.MockClock) -> AsyncIterator[None]:
-    """A deadlock is a jump to this deadline: it fails at once instead of hanging."""
-    with trio.fail_after(1e5):
-        yield
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.trio(run=run_virtual), append=False)

@@ -148,15 +148,29 @@ class Served:
     cancel_scope: trio.CancelScope
     ended: trio.Event
 
-    def statuses(self) -> list[int]:
-        return [access.status for access in self.accesses]
+    async def finished(self, count: int) -> list[Access]:
+        """The log, once ``count`` exchanges are in it. They get there after the client has its answer."""
+        while len(self.accesses) < count:
+            await trio.sleep(0.001)
+        return self.accesses
+
+    async def statuses(self, count: int) -> list[int]:
+        """The status of every exchange, once there are ``count``."""
+        return [access.status for access in await self.finished(count)]
 
 
 Start = Callable[..., Awaitable[Served]]
 
 
 @pytest.fixture
-def start(nursery: trio.Nursery, app: QuartTrio) -> Start:
+async def time_limit() -> AsyncIterator[None]:
+    """A test that hangs fails soon."""
+    with trio.fail_after(10):
+        yield
+
+
+@pytest.fixture
+def start(nursery: trio.Nursery, time_limit: None, app: QuartTrio) -> Start:
     """Starts a server for the stand-in app; arguments are those of ServeOptions."""
 
     async def start(**options: Any) -> Served:
@@ -180,13 +194,6 @@ def start(nursery: trio.Nursery, app: QuartTrio) -> Start:
         return served
 
     return start
-
-
-@pytest.fixture(autouse=True)
-async def time_limit() -> AsyncIterator[None]:
-    """A test that hangs fails soon."""
-    with trio.fail_after(10):
-        yield
 
 
 @pytest.fixture

@@ -40,11 +40,16 @@ PROBES: dict[str, Sequence[bytes]] = {
         PREFACE + b"".join(frame(PRIORITY, 0, 2 * i + 1, b"\0\0\0\0\x0a") for i in range(1200))
     ],
     "HTTP/2: priorities in a circle": [PREFACE] + [frame(PRIORITY, 0, s, b"\x80\0\0\x03\x0a") for s in (1, 3, 1)],
-    "HTTP/2: data for a stream that was reset": [PREFACE, frame(RST_STREAM, 0, 1, b"\0\0\0\x08") + frame(DATA, 0, 1, b"x")],
+    "HTTP/2: data for a stream that was reset": [
+        PREFACE,
+        frame(RST_STREAM, 0, 1, b"\0\0\0\x08") + frame(DATA, 0, 1, b"x"),
+    ],
     "HTTP/2: CONNECT": [PREFACE + frame(HEADERS, 4, 1, b"\x02\x07CONNECT")],
     "HTTP/2: trailers": [PREFACE + frame(HEADERS, 4, 1, b"\x83\x86") + frame(HEADERS, 5, 1, b"\x40\x01x\x01y")],
     "a target that is not ASCII": [b"GET /\xff HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n"],
-    "headers that are not ASCII": [b"GET /health?a=%ff HTTP/1.1\r\nHost: a\r\nX: \xff\xfe\r\nUser-Agent: \xf0\x9f\x98\r\n\r\n"],
+    "headers that are not ASCII": [
+        b"GET /health?a=%ff HTTP/1.1\r\nHost: a\r\nX: \xff\xfe\r\nUser-Agent: \xf0\x9f\x98\r\n\r\n"
+    ],
     "a bad chunk": [b"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"],
     "a bad chunk in mid-upload": [
         b"POST /wait HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n",
@@ -53,7 +58,9 @@ PROBES: dict[str, Sequence[bytes]] = {
     "CONNECT": [b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\nxxx"],
     # case: ws-upgrade-kills-server
     "a WebSocket": [WEBSOCKET.encode() + b"\r\nx"],
-    "a WebSocket without a key": [b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"],
+    "a WebSocket without a key": [
+        b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    ],
     "a WebSocket with a strange extension": [
         WEBSOCKET.encode() + b"Sec-WebSocket-Extensions: permessage-deflate; bogus=\xff\r\n\r\nxxxxx"
     ],
@@ -68,7 +75,17 @@ PROBES: dict[str, Sequence[bytes]] = {
     "too much sent ahead": [request_bytes("GET", "/wait"), *[bytes(30_000)] * 4],
 } | {
     f"target {target!r}": [b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n"]
-    for target in (b"*", b"http://x/health", b"http://[x/", b"http://x", b"//health", b"/%zz%00", b"a", b"?", b"/%2e%2e/")
+    for target in (
+        b"*",
+        b"http://x/health",
+        b"http://[x/",
+        b"http://x",
+        b"//health",
+        b"/%zz%00",
+        b"a",
+        b"?",
+        b"/%2e%2e/",
+    )
 }
 
 

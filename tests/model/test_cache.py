@@ -74,6 +74,16 @@ def test_a_failed_download_leaves_no_model_and_the_next_goes_on_from_it(tmp_path
     assert sorted(path.name for path in folder.iterdir()) == ["half", "weights"]
 
 
+def test_a_download_that_failed_at_once_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        raise ModelError("no network")
+
+    with pytest.raises(ModelError, match="no network"):
+        fetch("org/name", tmp_path, fail, no_progress)
+
+    assert list((tmp_path / "partial").iterdir()) == []
+
+
 def test_a_killed_download_leaves_no_model_and_no_lock(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys\n"

@@ -34,8 +34,9 @@ SENTENCEPIECE = {
 
 
 def vocabulary(base: dict[str, object], **changes: object) -> GgufVocabulary:
+    """What is read from these tokenizer.ggml.* keys; the embedding has a row for every token of ``base``."""
     values = {f"{PREFIX}{key}": value for key, value in (base | changes).items()}
-    return read_vocabulary(Fields(Path("a.gguf"), values))
+    return read_vocabulary(Fields(Path("a.gguf"), values), len(base["tokens"]))
 
 
 def error(base: dict[str, object], **changes: object) -> str:
@@ -53,6 +54,7 @@ def test_a_byte_level_vocabulary() -> None:
     assert (ours.model, ours.pre, ours.tokens, ours.merges) == ("gpt2", "smollm", BYTE_LEVEL["tokens"], ("a b",))
     assert ours.kinds == (TokenKind.CONTROL,) * 3 + (TokenKind.NORMAL,) * 3
     assert (ours.bos_id, ours.unknown_id, ours.pad_id) == (1, None, None)
+    assert (found.bos_token, found.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert (ours.add_bos, ours.add_eos, ours.add_space_prefix) == (False, False, False)
 
 
@@ -115,7 +117,7 @@ def test_without_any_end_token_there_is_a_warning() -> None:
 def test_the_chat_template_is_taken_along() -> None:
     values = {f"{PREFIX}{key}": value for key, value in BYTE_LEVEL.items()} | {"tokenizer.chat_template": "{{ x }}"}
 
-    assert read_vocabulary(Fields(Path("a.gguf"), values)).template == "{{ x }}"
+    assert read_vocabulary(Fields(Path("a.gguf"), values), 6).template == "{{ x }}"
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int32, np.int64])
@@ -131,6 +133,11 @@ def test_token_types_may_be_any_integers(kind: type) -> None:
         (BYTE_LEVEL, {"model": None}, "a.gguf: tokenizer.ggml.model is missing"),
         (BYTE_LEVEL, {"model": "t5"}, "a.gguf: tokenizer.ggml.model 't5' is not supported (supported: gpt2, llama)"),
         (BYTE_LEVEL, {"tokens": None}, "a.gguf: tokenizer.ggml.tokens is missing"),
+        (
+            BYTE_LEVEL,
+            {"tokens": ("a", "b")},
+            "a.gguf: tokenizer.ggml.tokens has 2 tokens, but the embedding 6 rows",
+        ),
         (BYTE_LEVEL, {"tokens": np.arange(6)}, "a.gguf: tokenizer.ggml.tokens is not an array of strings"),
         (BYTE_LEVEL, {"tokens": "abc"}, "a.gguf: tokenizer.ggml.tokens is not an array of strings"),
         (

@@ -69,7 +69,11 @@ class Choice:
         if piece.stop is not None:
             return self._last(piece.text, piece.token_ids, "stop", piece.stop)
         if progress.finish is not None:
-            return self._last(piece.text + self.text.end().text, progress.token_ids, progress.finish, progress.stop_id)
+            tail = self.text.end()
+            text = piece.text + tail.text
+            if tail.stop is not None:
+                return self._last(text, progress.token_ids, "stop", tail.stop)
+            return self._last(text, progress.token_ids, progress.finish, progress.stop_id)
         if not progress.token_ids:
             return []
         self.completion_tokens += len(progress.token_ids)

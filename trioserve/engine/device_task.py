@@ -9,11 +9,13 @@ cancelled engine interrupts the running step and waits for the thread, so no ten
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
 from trioserve.abc import AsyncDevice, Device
+from trioserve.engine.ticket import Mailbox
 from trioserve.errors import DeviceError
 from trioserve.step import StepPlan, StepResult
 
@@ -39,9 +41,9 @@ def _device_main(
 
 
 async def run_device(
-    device: Device, post: Post, *, task_status: trio.TaskStatus[Dispatch] = trio.TASK_STATUS_IGNORED
+    device: Device, mailbox: Mailbox, *, task_status: trio.TaskStatus[Dispatch] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run the plans given to the started value, in order, in one thread, until cancelled.
+    """Run the plans given to the started value, in order, in one thread, until cancelled; post results to ``mailbox``.
 
     Raises:
         DeviceError: a step failed; its cause is what the device raised.
@@ -59,20 +61,32 @@ async def run_device(
         nursery.start_soon(stop_when_cancelled)
         task_status.started(plans.put)
         token = trio.lowlevel.current_trio_token()
-        await trio.to_thread.run_sync(_device_main, device, plans, post, token, limiter=trio.CapacityLimiter(1))
+        own_thread = trio.CapacityLimiter(1)
+        with _remembering(mailbox):
+            await trio.to_thread.run_sync(_device_main, device, plans, mailbox.post, token, limiter=own_thread)
 
 
 async def run_async_device(
-    device: AsyncDevice, post: Post, *, task_status: trio.TaskStatus[Dispatch] = trio.TASK_STATUS_IGNORED
+    device: AsyncDevice, mailbox: Mailbox, *, task_status: trio.TaskStatus[Dispatch] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """The same for a device that lives in the event loop."""
     # one plan is in flight at most, so there is always room
     send, receive = trio.open_memory_channel[StepPlan](1)
-    with send, receive:
+    with send, receive, _remembering(mailbox):
         task_status.started(send.send_nowait)
         async for plan in receive:
             try:
                 result = await device.run_async(plan)
             except Exception as error:
                 raise _failed(plan, error) from error
-            post(result)
+            mailbox.post(result)
+
+
+@contextmanager
+def _remembering(mailbox: Mailbox) -> Iterator[None]:
+    """Tell the mailbox what ended the engine, so that it can tell those who still wait for an answer."""
+    try:
+        yield
+    except DeviceError as error:
+        mailbox.fail(error)
+        raise

@@ -108,9 +108,9 @@ class EngineBlock(AbstractAsyncContextManager[Engine]):
         self._cancel_scope = nursery.cancel_scope
         try:
             if isinstance(self._device, AsyncDevice):
-                dispatch = await nursery.start(run_async_device, self._device, mailbox.post)
+                dispatch = await nursery.start(run_async_device, self._device, mailbox)
             else:
-                dispatch = await nursery.start(run_device, self._device, mailbox.post)
+                dispatch = await nursery.start(run_device, self._device, mailbox)
             state = SchedulerState(self._options.scheduler_options(info))
             scheduler = Scheduler(state, mailbox, dispatch)
             await nursery.start(scheduler.run)

@@ -113,7 +113,12 @@ def fetch(name: str, cache: Path, download: Callable[[Path], None], progress: Pr
         if not folder.is_dir():
             partial = cache / "partial" / _key(name)
             partial.mkdir(parents=True, exist_ok=True)
-            download(partial)
+            try:
+                download(partial)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    partial.rmdir()  # if there is nothing in it to go on from
+                raise
             folder.parent.mkdir(exist_ok=True)
             partial.rename(folder)
     return folder

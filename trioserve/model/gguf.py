@@ -14,6 +14,8 @@ from trioserve.model.gguf_format import GgufFile, read_gguf
 from trioserve.model.gguf_vocabulary import read_vocabulary
 from trioserve.model.loaded import LoadedModel
 from trioserve.model.weights import MappedWeights, match_weights
+from trioserve.text.template import ChatTemplate
+from trioserve.text.tokenizer import BpeTokenizer
 
 
 def load_gguf(path: Path, name: str) -> LoadedModel:
@@ -37,20 +39,17 @@ def _load(file: GgufFile, name: str) -> LoadedModel:
     family = family_of(fields)
     spec = family.spec(file, fields)
     weights = match_weights(path, spec, file.tensors, family.names, family.ignored)
-    prefix = f"{spec.architecture}."
-    unread = [f"the metadata key {key} is not understood and has no effect" for key in fields.unread(prefix)]
-    found = read_vocabulary(fields)
-    vocabulary = found.vocabulary
-    if len(vocabulary.tokens) > spec.vocab_size:
-        raise fields.fault(
-            "tokenizer.ggml.tokens", f"are {len(vocabulary.tokens)}, but the embedding has {spec.vocab_size} rows"
-        )
+    read = read_vocabulary(fields, spec.vocab_size)
+    unread = fields.unread(f"{spec.architecture}.")
+    template = None
+    if read.template is not None:
+        template = ChatTemplate(read.template, bos_token=read.bos_token, eos_token=read.eos_token)
     return LoadedModel(
         name=name,
         path=path,
         spec=spec,
         weights=MappedWeights([file.file], weights),
-        tokenizer=tokenizer,
+        tokenizer=BpeTokenizer.from_vocabulary(read.vocabulary),
         template=template,
-        warnings=(*unread, *found.warnings),
+        warnings=(*read.warnings, *(f"the file's {key} is not understood and has no effect" for key in unread)),
     )

@@ -257,8 +257,6 @@ class _Cursor:
         # A vocabulary has 10 ** 5 strings, so this loop is most of the time it takes to open a file: locals only,
         # and one check per string.
         data, size, position, length_at = self._map, self._size, self.position, _U64.unpack_from
-        if count * _U64.size > size - position:
-            raise self._truncated()
         texts = []
         try:
             for _ in range(count):

@@ -41,13 +41,17 @@ class GgufVocabulary:
     """A vocabulary, and what had to be assumed to make it."""
 
     vocabulary: Vocabulary
+    bos_token: str | None
+    """How the BOS token is written; for templates."""
+    eos_token: str | None
+    """... and the one that the file names as its end-of-sequence token."""
     template: str | None
     """Source of the chat template."""
     warnings: tuple[str, ...]
 
 
-def read_vocabulary(fields: Fields) -> GgufVocabulary:
-    """The tokenizer of a GGUF file.
+def read_vocabulary(fields: Fields, vocab_size: int) -> GgufVocabulary:
+    """The tokenizer of a GGUF file whose embedding has ``vocab_size`` rows.
 
     Raises:
         ModelError: a key is missing or of another type, or they contradict each other.
@@ -58,6 +62,8 @@ def read_vocabulary(fields: Fields) -> GgufVocabulary:
     tokens = _strings(fields, "tokenizer.ggml.tokens")
     if tokens is None:
         raise fields.fault("tokenizer.ggml.tokens", "is missing")
+    if len(tokens) != vocab_size:
+        raise fields.fault("tokenizer.ggml.tokens", f"has {len(tokens)} tokens, but the embedding {vocab_size} rows")
     warnings = []
     kinds = _integers(fields, "tokenizer.ggml.token_type")
     if kinds is None:
@@ -85,7 +91,15 @@ def read_vocabulary(fields: Fields) -> GgufVocabulary:
     )
     if not vocabulary.eos_ids:
         warnings.append("the file names no end-of-sequence token: answers end at max_tokens only")
-    return GgufVocabulary(vocabulary, fields.text("tokenizer.chat_template", None), tuple(warnings))
+    # the Vocabulary has checked both ids
+    bos_id, eos_id = vocabulary.bos_id, fields.integer(_END_ID_KEYS[0], None)
+    return GgufVocabulary(
+        vocabulary=vocabulary,
+        bos_token=None if bos_id is None else tokens[bos_id],
+        eos_token=None if eos_id is None else tokens[eos_id],
+        template=fields.text("tokenizer.chat_template", None),
+        warnings=tuple(warnings),
+    )
 
 
 def _eos_ids(fields: Fields, tokens: tuple[str, ...], kinds: Iterable[int]) -> frozenset[int]:

@@ -12,13 +12,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from trioserve.errors import ModelError, ParamError
 from trioserve.model.fields import Fields
 from trioserve.model.files import MIB, fault, naming, read_json, read_text, shown
 from trioserve.model.hf_families import family_of
 from trioserve.model.loaded import LoadedModel
-from trioserve.model.safetensors import Checkpoint, read_checkpoint
+from trioserve.model.safetensors import read_checkpoint
+from trioserve.model.spec import DecoderSpec
 from trioserve.model.weights import MappedWeights, match_weights
-from trioserve.params import MAX_TEMPERATURE
+from trioserve.params import SamplingParams
 from trioserve.text.template import ChatTemplate
 from trioserve.text.tokenizer import BpeTokenizer
 
@@ -53,6 +57,58 @@ def read_template(folder: Path) -> str | None:
     return None
 
 
+def load_hf(folder: Path, name: str) -> LoadedModel:
+    """The model of a folder, served as ``name``. Its weight files stay mapped until the weights are closed.
+
+    Raises:
+        ModelError: a file is missing or broken, or something in it is not supported.
+    """
+    config = read_config(folder)
+    family = family_of(config)
+    checkpoint = read_checkpoint(folder)
+    try:
+        with naming(config.path):
+            spec = family.spec(config, checkpoint.tensors)
+        names = match_weights(folder, spec, checkpoint.tensors, family.names, family.ignored(spec, checkpoint.tensors))
+        return _load(folder, name, config, spec, MappedWeights(checkpoint.files, names))
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _load(folder: Path, name: str, config: Fields, spec: DecoderSpec, weights: MappedWeights) -> LoadedModel:
+    generation = _optional(folder / "generation_config.json")
+    settings = _optional(folder / "tokenizer_config.json")
+    bos_token, eos_token = _token_text(settings, "bos_token"), _token_text(settings, "eos_token")
+    eos_ids = _ids(generation, "eos_token_id") | _ids(config, "eos_token_id")
+    bos_id, add_bos = config.integer("bos_token_id", None), settings.boolean("add_bos_token", None)
+    path = folder / "tokenizer.json"
+    text = read_text(path, _MAX_TOKENIZER)
+    with naming(path):
+        ids = _added_tokens(text)
+        tokenizer = BpeTokenizer.from_json(
+            text,
+            eos_ids=eos_ids | {token_id for token, token_id in ids.items() if token == eos_token},
+            bos_id=bos_id if bos_token is None else ids.get(bos_token, bos_id),
+            add_bos=add_bos,
+            vocab_size=spec.vocab_size,
+        )
+    if tokenizer.vocab_size > spec.vocab_size:
+        highest, rows = tokenizer.vocab_size - 1, spec.vocab_size
+        raise fault(path, f"has a token with id {highest}, but the embedding has {rows} rows")
+    source = read_template(folder)
+    return LoadedModel(
+        name=name,
+        path=folder,
+        spec=spec,
+        weights=weights,
+        tokenizer=tokenizer,
+        template=None if source is None else ChatTemplate(source, bos_token=bos_token, eos_token=eos_token),
+        default_temperature=_default_temperature(generation),
+        warnings=() if tokenizer.eos_ids else ("no file names an end-of-sequence token",),
+    )
+
+
 def _template_of(fields: Fields) -> str | None:
     value = fields.value("chat_template")
     if not isinstance(value, list):
@@ -67,6 +123,24 @@ def _template_of(fields: Fields) -> str | None:
 def _optional(path: Path) -> Fields:
     """The values of a JSON file that need not be there."""
     return Fields(path, read_json(path, _MAX_CONFIG) if path.exists() else {})
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _AddedTokens(msgspec.Struct):
+    added_tokens: list[_AddedToken] = []
+
+
+def _added_tokens(tokenizer_json: str) -> dict[str, int]:
+    """The ids of the tokens that tokenizer.json adds to its model's; special tokens are among them."""
+    try:
+        added = msgspec.json.decode(tokenizer_json, type=_AddedTokens).added_tokens
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ModelError(f"is broken: {error}") from error
+    return {token.content: token.id for token in added}
 
 
 def _token_text(fields: Fields, key: str) -> str | None:
@@ -92,6 +166,9 @@ def _default_temperature(generation: Fields) -> float | None:
     temperature = generation.number("temperature", None)
     if not generation.boolean("do_sample", False) or temperature is None:
         return None
-    if not 0 <= temperature <= MAX_TEMPERATURE:
-        raise generation.fault("temperature", f"is {temperature:g}, which is not between 0 and {MAX_TEMPERATURE:g}")
+    try:
+        SamplingParams(temperature=temperature)
+    except ParamError as error:
+        # as a default it would make every request fail that doesn't say otherwise
+        raise generation.fault("temperature", f"is not possible: {error}") from error
     return temperature

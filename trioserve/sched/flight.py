@@ -44,8 +44,8 @@ class Flight:
         self.spans.append((sequence, count))
         start, end = sequence.computed, sequence.computed + count
         arrays = self._span_arrays
-        if count == 1 and sequence.generated:
-            # a decode: its one token is the last
+        if start + 1 == sequence.length and sequence.generated:
+            # a decode, which has all its pages and computes the last token drawn: spared the copies of a chunk
             arrays.tokens.append(sequence.generated[-1])
             arrays.positions.append(start)
             arrays.pages.extend(sequence.pages)

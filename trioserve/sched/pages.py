@@ -34,6 +34,7 @@ class PagePool:
     """Page ids 0 to ``page_count`` - 1. All lists of pages are in sequence order."""
 
     def __init__(self, page_count: int) -> None:
+        # taken from the end: neighbours in a sequence are neighbours in memory as far as possible
         self._free = list(range(page_count))[::-1]
         self._users = [0] * page_count
         self._kept = [False] * page_count
@@ -42,6 +43,11 @@ class PagePool:
 
     def __repr__(self) -> str:
         return f"<PagePool {self.free} free + {self.cached} cached + {self.held} held>"
+
+    @property
+    def size(self) -> int:
+        """Pages in all."""
+        return len(self._users)
 
     @property
     def free(self) -> int:
@@ -56,14 +62,14 @@ class PagePool:
     @property
     def held(self) -> int:
         """Pages with users."""
-        return len(self._users) - len(self._free) - len(self._cached)
+        return self.size - len(self._free) - len(self._cached)
 
     def alloc(self, count: int) -> list[int] | None:
         """``count`` free pages, with the caller as their one user; None, and nothing changed, if fewer are free."""
         left = len(self._free) - count
         if left < 0:
             return None
-        pages = self._free[left:]
+        pages = self._free[left:][::-1]
         del self._free[left:]
         for page in pages:
             self._users[page] = 1
@@ -127,9 +133,9 @@ class PagePool:
             del self._cached[page]
             self._free.append(page)
 
-    def kept(self) -> set[int]:
-        """The pages that the prefix tree keeps, cached or held."""
-        return {page for page, kept in enumerate(self._kept) if kept}
+    def is_kept(self, page: int) -> bool:
+        """Whether the prefix tree keeps a page, cached or held."""
+        return self._kept[page]
 
     def cached_pages(self) -> list[int]:
         """The cached pages, least recently used first."""

@@ -30,11 +30,11 @@ from trioserve.sched.waiting import by_order
 
 
 class Planner:
-    """Chooses steps of ``max_batch_tokens`` tokens with ``max_running`` choices at most."""
+    """Chooses steps of ``max_batch_tokens`` tokens at most, with ``slots`` choices that decode."""
 
-    def __init__(self, roster: Roster, max_running: int, max_batch_tokens: int) -> None:
+    def __init__(self, roster: Roster, slots: int, max_batch_tokens: int) -> None:
         self._roster = roster
-        self._max_running = min(max_running, max_batch_tokens)
+        self._slots = slots
         self._max_batch_tokens = max_batch_tokens
         self._last_turn: Order = (-1, -1)
 
@@ -58,10 +58,10 @@ class Planner:
 
     def _take_turns(self, ready: list[Sequence]) -> list[Sequence]:
         """Those of ``ready`` that decode in this step, oldest first."""
-        if len(ready) <= self._max_running:
+        if len(ready) <= self._slots:
             return ready
         after = [sequence for sequence in ready if sequence.order > self._last_turn]
-        turn = (after + ready)[: self._max_running]
+        turn = (after + ready)[: self._slots]
         self._last_turn = turn[-1].order
         return sorted(turn, key=by_order)
 
@@ -74,7 +74,7 @@ class Planner:
 
     def _start_waiting(self, flight: Flight, now: float) -> None:
         active = sum(sequence.behind > 0 and not sequence.paused for sequence in self._roster.residents)
-        while flight.budget > 0 and active < self._max_running:
+        while flight.budget > 0 and active < self._slots:
             sequence = self._roster.waiting.first()
             # a page is left for each that runs, or the newcomer would be preempted when the first of them grows
             if sequence is None or not self._start(sequence, flight, spare=active):

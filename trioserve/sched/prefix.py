@@ -119,7 +119,8 @@ class PrefixTree:
                     raise InvariantError(f"the node of page {child.page} is in the wrong place")
                 found[child.page] = child
                 unvisited.append(child)
-        if found != self._nodes or set(found) != self._pool.kept():
+        kept = {page for page in range(self._pool.size) if self._pool.is_kept(page)}
+        if found != self._nodes or set(found) != kept:
             raise InvariantError("the pages of the tree are not those that the pool keeps")
         gone: set[int] = set()
         for page in self._pool.cached_pages():

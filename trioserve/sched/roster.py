@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
+from collections import Counter
 from itertools import pairwise
 
 import attrs
@@ -24,21 +25,15 @@ from trioserve.sched.waiting import Waiting, by_order
 
 @attrs.define(eq=False)
 class Totals:
-    """Counts since the start."""
+    """Counts since the start; SchedulerStatistics, which repeats them, says what they mean."""
 
     groups: int = 0
-    """Groups submitted."""
     steps: int = 0
-    """Results committed."""
     preemptions: int = 0
-    """Times that a sequence had to give up its pages."""
     prompt_tokens_computed: int = 0
     prompt_tokens_cached: int = 0
-    """With those computed: the length of every prompt, whatever n is (FAN-8)."""
     tokens_recomputed: int = 0
-    """Tokens computed again after a preemption; in no other count."""
     tokens_generated: int = 0
-    """Tokens drawn for choices that still wanted them."""
 
 
 class Roster:
@@ -148,8 +143,13 @@ class Roster:
         for sequences in (self.residents, list(self.waiting)):
             if any(one.order >= other.order for one, other in pairwise(sequences)):
                 raise InvariantError("sequences are out of order")
+        users = Counter(page for sequence in self.residents for page in sequence.pages)
         for sequence in self.residents:
             self._check_resident(sequence)
+            # a page that is still written to belongs to one sequence, and not to the prefix tree
+            for page in sequence.pages[sequence.computed // self.memory.page_size :]:
+                if users[page] > 1 or self.memory.pool.is_kept(page):
+                    raise InvariantError(f"page {page} of {sequence} is shared, but not full")
         for sequence in self.waiting:
             self._check_waiting(sequence)
         known = {id(sequence): sequence for sequence in (*self.residents, *self.waiting)}

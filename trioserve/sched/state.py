@@ -27,6 +27,7 @@ from trioserve.sched.planner import Planner
 from trioserve.sched.roster import Roster
 from trioserve.step import StepPlan, StepResult
 
+# Nobody plans further ahead than this; a client that comes back too early is only refused again.
 LONGEST_RETRY_S = 60
 
 
@@ -45,22 +46,32 @@ class SchedulerOptions:
     max_running: int
     """Choices that decode at once."""
     max_queued: int
-    """Choices that wait; a group that would make more is refused."""
+    """Choices that may wait for those to end; a group that would make more is refused."""
     max_batch_tokens: int
     """Tokens computed in one step."""
     prefix_cache: bool = True
     """Keep the pages of what was computed for prompts that begin the same."""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("page_size", "page_count", "max_running", "max_queued", "max_batch_tokens"):
-            value: int = getattr(self, name)
+        for name, value in (
+            ("page_size", self.page_size),
+            ("page_count", self.page_count),
+            ("max_running", self.max_running),
+            ("max_queued", self.max_queued),
+            ("max_batch_tokens", self.max_batch_tokens),
+        ):
             if value < 1:
                 raise ParamError(f"{name} must be at least 1, got {value}.", name)
+
+    @property
+    def slots(self) -> int:
+        """Choices that can decode in one step, each with one token."""
+        return min(self.max_running, self.max_batch_tokens)
 
 
 @attrs.frozen(kw_only=True)
 class SchedulerStatistics:
-    """A snapshot. Every live choice is counted in one of the first four."""
+    """A snapshot, and counts since the start. Every live choice is counted in one of the first four."""
 
     running: int
     """Choices that decode."""
@@ -76,18 +87,18 @@ class SchedulerStatistics:
     pages_held: int
     """Pages in use. With the two above: all pages."""
     groups: int
-    """Groups submitted since the start. This and the following only grow."""
+    """Groups submitted. This and the following only grow."""
     steps: int
     """Results committed."""
     preemptions: int
     """Times that a sequence had to give up its pages."""
     prompt_tokens_computed: int
     prompt_tokens_cached: int
-    """With those computed: the length of every prompt, whatever n is."""
+    """Prompt tokens found in the cache. With those computed: the length of every prompt, whatever n is (FAN-8)."""
     tokens_recomputed: int
     """Tokens computed again after a preemption; in no other count."""
     tokens_generated: int
-    """Tokens delivered."""
+    """Tokens drawn and delivered."""
 
 
 class SchedulerState:
@@ -101,7 +112,7 @@ class SchedulerState:
         self.options = options
         memory = Memory(options.page_size, options.page_count, prefix_cache=options.prefix_cache)
         self._roster = Roster(memory)
-        self._planner = Planner(self._roster, options.max_running, options.max_batch_tokens)
+        self._planner = Planner(self._roster, options.slots, options.max_batch_tokens)
         self._flight: Flight | None = None
         self._plan: StepPlan | None = None
         self._plans = 0
@@ -121,7 +132,7 @@ class SchedulerState:
 
         Raises:
             ParamError: the prompt and one token more don't fit the pages, so it could never run.
-            QueueFullError: too many choices wait already.
+            QueueFullError: more choices would run or wait than there are slots and places in the queue.
             InvariantError: a choice with one of the uids is live.
         """
         capacity = self.options.page_size * self.options.page_count
@@ -134,11 +145,12 @@ class SchedulerState:
         live = [choice.uid for choice in group.choices if choice.uid in self._roster.choices]
         if live:
             raise InvariantError(f"{live[0]} is live already")
-        waiting = self._roster.waiting.choices
-        if waiting + n > self.options.max_queued:
+        # paused ones take no slot, and might rest for long
+        present = sum(not choice.paused for choice in self._roster.choices.values())
+        bound = self.options.slots + self.options.max_queued
+        if present + n > bound:
             raise QueueFullError(
-                f"The queue has {waiting} of {self.options.max_queued} choices; {n} more do not fit.",
-                self._retry_after(now),
+                f"{present} choices run or wait; with {n} more it would be over {bound}.", self._retry_after(now)
             )
         self._roster.add(group, capacity, now)
 
@@ -200,7 +212,7 @@ class SchedulerState:
 
     def statistics(self) -> SchedulerStatistics:
         """What there is now, and the counts since the start."""
-        roster, pool, totals = self._roster, self._roster.memory.pool, self._roster.totals
+        roster, pool = self._roster, self._roster.memory.pool
         running = prefilling = paused = 0
         for sequence in roster.residents:
             if sequence.behind == 0:
@@ -219,13 +231,7 @@ class SchedulerState:
             pages_free=pool.free,
             pages_cached=pool.cached,
             pages_held=pool.held,
-            groups=totals.groups,
-            steps=totals.steps,
-            preemptions=totals.preemptions,
-            prompt_tokens_computed=totals.prompt_tokens_computed,
-            prompt_tokens_cached=totals.prompt_tokens_cached,
-            tokens_recomputed=totals.tokens_recomputed,
-            tokens_generated=totals.tokens_generated,
+            **attrs.asdict(roster.totals),
         )
 
     def check(self) -> None:

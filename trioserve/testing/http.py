@@ -13,7 +13,6 @@ import math
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -129,7 +128,7 @@ class AsgiExchange:
         if not self._gone:
             self._gone = True
             self._to_app.send_nowait({"type": "http.disconnect"})
-            # what the app sends from now on is lost, but does not block it
+            # if the app is sending, it gets an error
             self._chunks.close()
 
     async def receive(self) -> bytes:
@@ -164,8 +163,10 @@ class AsgiExchange:
             await trio.lowlevel.checkpoint()
             return
         if message["body"]:
-            with suppress(trio.BrokenResourceError):
+            try:
                 await self._from_app.send(message["body"])
+            except trio.BrokenResourceError:
+                raise BrokenPipeError from None
         if not message["more_body"]:
             self._from_app.close()
             self._to_app.send_nowait({"type": "http.disconnect"})
@@ -206,7 +207,11 @@ class RawClient:
         if receive_buffer is not None:
             connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await connecting.connect(("127.0.0.1", port))
+        try:
+            await connecting.connect(("127.0.0.1", port))
+        except BaseException:
+            connecting.close()
+            raise
         return cls(connecting)
 
     def __enter__(self) -> Self:

@@ -19,6 +19,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -60,7 +61,7 @@ class Connection:
     ) -> None:
         self._socket = stream.socket
         self._client = _address(self._socket, self._socket.getpeername)
-        self._tasks = _ExchangeTasks(self.abort)
+        self._tasks = _ExchangeTasks(self.close)
         self._protocol = HTTP1Protocol(
             app,
             config,
@@ -99,7 +100,11 @@ class Connection:
         try:
             async with self._tasks:
                 self._enter_phase()
-                await self._read()
+                # the reading task writes too: refusals, and 100 Continue
+                with suppress(BrokenPipeError):
+                    await self._read()
+                self.close()
+                await self._protocol.closed()
         except* Exception:
             logger.exception("the connection from %s failed", self._client)
         finally:
@@ -143,8 +148,6 @@ class Connection:
             elif not self._lingering:
                 await self._protocol.receive(data)
                 self._enter_phase()
-        self.close()
-        await self._protocol.closed()
 
     async def _receive(self) -> bytes:
         """Bytes, or b"" when the client is gone. A client that only stops sending counts as gone."""
@@ -199,8 +202,10 @@ class Connection:
             self._set_deadline(_LINGER)
 
     async def _write(self, data: bytes) -> None:
-        """Write ``data``, or close the connection; a client that is gone is no error."""
-        if self._closed or not data:
+        """Write ``data``, or close the connection and raise BrokenPipeError: the client is gone, or has stalled."""
+        if self._closed:
+            raise BrokenPipeError
+        if not data:
             return
         rest = memoryview(data)
         if not self._write_lock.locked():
@@ -211,7 +216,7 @@ class Connection:
                 pass
             except OSError:
                 self.close()
-                return
+                raise BrokenPipeError from None
             self._fast_writes += 1
             if not rest:
                 if self._fast_writes % _WRITES_PER_CHECKPOINT == 0:
@@ -226,7 +231,7 @@ class Connection:
                 with trio.fail_after(self._stall_timeout):
                     rest = rest[await self._socket.send(rest) :]
         except (OSError, trio.ClosedResourceError, trio.TooSlowError):
-            pass
+            raise BrokenPipeError from None
         finally:
             # gone, stalled or cancelled: after half a write there is nothing more to say on this connection
             if rest:
@@ -236,9 +241,9 @@ class Connection:
 class _ExchangeTasks(TaskGroup):
     """The nursery of a connection, where Hypercorn's HTTPStream starts the app for each request."""
 
-    def __init__(self, abort: Callable[[], None]) -> None:
+    def __init__(self, close: Callable[[], None]) -> None:
         super().__init__()
-        self._abort = abort
+        self._close = close
 
     async def spawn_app(
         self,
@@ -264,9 +269,10 @@ class _ExchangeTasks(TaskGroup):
             await app(scope, messages.receive, send, trio.to_thread.run_sync, trio.from_thread.run)
         except BaseException:
             # cancelled from outside, with the whole connection; Hypercorn would now write a 500
-            self._abort()
+            self._close()
             raise
-        await send(None)
+        with suppress(BrokenPipeError):
+            await send(None)
 
 
 def _address(connected: trio.socket.SocketType, get_name: Callable[[], tuple[object, ...]]) -> tuple[str, int] | None:

@@ -19,7 +19,13 @@ import logging
 from typing import Final, cast
 
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from hypercorn.typing import (
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    HTTPResponseBodyEvent,
+    HTTPResponseStartEvent,
+    HTTPScope,
+)
 from quart import Quart, request
 from quart.typing import ResponseTypes
 from quart.utils import encode_headers
@@ -142,8 +148,11 @@ class Exchange(TrioASGIHTTPConnection):
         # The end of a response makes a disconnect too, while its last message is still on the way through the
         # connection; cancelling that would keep the connection from being closed or used again.
         if not self._ending:
-            self._client_left = True
-            self.nursery.cancel_scope.cancel()
+            self._leave()
+
+    def _leave(self) -> None:
+        self._client_left = True
+        self.nursery.cancel_scope.cancel()
 
     # ---- the response
 
@@ -167,11 +176,19 @@ class Exchange(TrioASGIHTTPConnection):
         # a child that failed closed its channel first, which must not pass for the end of the body
         await trio.lowlevel.checkpoint_if_cancelled()
         self._status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send_message({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _send_body(self, data: bytes, *, more: bool) -> None:
         self._sent_bytes += len(data)
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _send_message(self, message: HTTPResponseStartEvent | HTTPResponseBodyEvent) -> None:
+        try:
+            await self._send(message)
+        except BrokenPipeError:
+            # the same news as a disconnect, and perhaps earlier
+            self._leave()
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _end(self) -> None:
         # as in _begin()
@@ -190,8 +207,8 @@ class Exchange(TrioASGIHTTPConnection):
 
     def _final_status(self) -> int:
         """The status for the access log."""
+        if self._client_left:
+            return CUT_OFF if self._state.closing else CLIENT_LEFT
         if self._ended and self._status is not None:
             return self._status
-        if self._client_left and not self._state.closing:
-            return CLIENT_LEFT
         return CUT_OFF if self._failure is None else 500

@@ -63,7 +63,8 @@ class HTTP1Protocol(H11Protocol):
     """The protocol of one connection.
 
     The connection calls ``receive``, ``resume``, ``time_out`` and ``closed``. The protocol answers through ``send``:
-    RawData is to be written; Updated says that ``phase`` has changed; Closed that all is said.
+    RawData is to be written, which raises BrokenPipeError if it can't be; Updated says that ``phase`` has changed;
+    Closed that all is said.
     """
 
     connection: h11.Connection
@@ -251,10 +252,9 @@ class HTTP1Protocol(H11Protocol):
     # ---- responses
 
     async def stream_send(self, event: StreamEvent) -> None:
-        """Write what the exchange in progress has sent."""
+        """Write what the exchange in progress has sent. Raises BrokenPipeError if its client is gone."""
         if self.stream is None:
-            # a late word of an exchange whose client is gone
-            return
+            raise BrokenPipeError
         if isinstance(event, Body):
             if self._chunked:
                 data = b"%b%x\r\n%b\r\n" % (self._take_head(), len(event.data), event.data)

@@ -1,0 +1,76 @@
+"""Tiny models in memory, and reference devices that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from trioserve.device.reference import ReferenceDevice
+from trioserve.model.spec import DecoderSpec, Rope
+from trioserve.testing.weights import random_model
+
+OpenDevice = Callable[..., ReferenceDevice]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny models gain nothing from threads; a test that wants more says so, and others don't notice."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> DecoderSpec:
+    """A small model of which no size is a multiple of another by chance."""
+    return DecoderSpec(
+        architecture="tiny",
+        vocab_size=97,
+        context_length=128,
+        layers=2,
+        heads=6,
+        kv_heads=2,
+        head_dim=8,
+        embedding_dim=36,
+        feed_forward_dim=52,
+        rope=Rope(dim=8),
+        norm_eps=1e-5,
+    )
+
+
+@pytest.fixture
+def open_device() -> OpenDevice:
+    """Makes a device of a spec and the seed of its random weights."""
+
+    def open_(
+        spec: DecoderSpec,
+        *,
+        seed: int = 0,
+        page_size: int = 4,
+        page_count: int = 64,
+        context_length: int | None = None,
+        threads: int | None = None,
+    ) -> ReferenceDevice:
+        return ReferenceDevice.load(
+            random_model(spec, seed),
+            page_size=page_size,
+            page_count=page_count,
+            context_length=context_length,
+            threads=threads,
+        )
+
+    return open_
+
+
+@pytest.fixture(scope="session")
+def some_tokens() -> Callable[[int, int], list[int]]:
+    """``count`` token ids below 97 that follow from a seed."""
+
+    def make(seed: int, count: int) -> list[int]:
+        return [int(token) for token in np.random.default_rng(seed).integers(0, 97, count)]
+
+    return make

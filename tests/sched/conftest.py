@@ -1,0 +1,314 @@
+"""A device without a model, and a simulation that compares every choice with what it would be alone."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Sequence
+
+import attrs
+import pytest
+
+from trioserve.sched.commit import Admitted, Delivery
+from trioserve.sched.group import ChoiceSpec, Group, Uid
+from trioserve.sched.state import SchedulerOptions, SchedulerState
+from trioserve.step import StepPlan, StepResult
+
+VOCABULARY = 7
+STOP_ID = 6
+GENESIS = 1
+
+
+def extend(content: int, token: int) -> int:
+    """What a page slot holds besides the token: a digest of all tokens up to it, as real keys and values are."""
+    return zlib.crc32(token.to_bytes(4, "little"), content)
+
+
+def draw(seed: int, position: int, content: int) -> int:
+    """The token at ``position``, given the tokens before it and the seed."""
+    return zlib.crc32(seed.to_bytes(8, "little") + position.to_bytes(8, "little"), content) % VOCABULARY
+
+
+def alone(prompt: Sequence[int], spec: ChoiceSpec, capacity: int) -> tuple[tuple[int, ...], str]:
+    """The tokens of a choice that nothing disturbs, and why it ends: the oracle."""
+    content = GENESIS
+    for token in prompt:
+        content = extend(content, token)
+    tokens: list[int] = []
+    while True:
+        token = draw(spec.seed, len(prompt) + len(tokens), content)
+        content = extend(content, token)
+        tokens.append(token)
+        if token in spec.stop_ids:
+            return tuple(tokens), "stop"
+        if len(tokens) == min(spec.max_tokens, capacity - len(prompt)):
+            return tuple(tokens), "length"
+
+
+class PagedDevice:
+    """Runs plans over simulated pages, and fails on a plan that a real device could not run.
+
+    Each slot holds (token, digest of the sequence up to it), so a wrong page, a page written by two sequences, or
+    a page that was given away too early shows in the span that reads it.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.memory: dict[int, list[tuple[int, int] | None]] = {}
+        self.plans: list[StepPlan] = []
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        self._copy(plan.copies)
+        tables = self._tables(plan)
+        ends = [self._compute(plan, s, table) for s, table in enumerate(tables)]
+        self._check_shared(plan, tables)
+        contents = dict(zip([start - 1 for start in plan.spans.starts[1:]], ends, strict=True))
+        rows = plan.rows
+        per_row = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps)
+        assert {len(each) for each in per_row} == {len(rows.tokens)}
+        drawn = [
+            draw(seed, counter, contents[token])
+            for token, seed, counter in zip(rows.tokens, rows.seeds, rows.counters, strict=True)
+        ]
+        for token, counter in zip(rows.tokens, rows.counters, strict=True):
+            assert counter == plan.spans.positions[token] + 1
+        return StepResult(plan.number, array("i", drawn))
+
+    def page(self, page: int) -> list[tuple[int, int] | None]:
+        return self.memory.setdefault(page, [None] * self.page_size)
+
+    def _copy(self, copies: array[int]) -> None:
+        sources, targets = copies[::2], copies[1::2]
+        # so that they may be done in any order
+        assert not set(sources) & set(targets)
+        assert len(set(targets)) == len(targets)
+        for source, target in zip(sources, targets, strict=True):
+            self.memory[target] = list(self.page(source))
+
+    def _tables(self, plan: StepPlan) -> list[array[int]]:
+        spans = plan.spans
+        tables = [spans.pages[a:b] for a, b in zip(spans.page_starts, spans.page_starts[1:], strict=False)]
+        readers: dict[int, int] = {}
+        for table in tables:
+            assert len(set(table)) == len(table)
+            for page in table:
+                readers[page] = readers.get(page, 0) + 1
+        for s, table in enumerate(tables):
+            first, last = spans.positions[spans.starts[s]], spans.positions[spans.starts[s + 1] - 1]
+            assert len(table) == last // self.page_size + 1
+            for page in table[first // self.page_size :]:
+                assert readers[page] == 1, f"page {page} is written while another span reads it"
+        return tables
+
+    def _compute(self, plan: StepPlan, s: int, table: array[int]) -> int:
+        """Write the span's slots, having read all slots before them; the digest at its end."""
+        spans, size = plan.spans, self.page_size
+        positions = spans.positions[spans.starts[s] : spans.starts[s + 1]]
+        assert list(positions) == list(range(positions[0], positions[-1] + 1))
+        content = GENESIS
+        for position in range(positions[0]):
+            slot = self.page(table[position // size])[position % size]
+            assert slot is not None
+            content = extend(content, slot[0])
+            assert slot[1] == content, f"slot {position} of span {s} belongs to another sequence"
+        for position, token in zip(positions, spans.tokens[spans.starts[s] : spans.starts[s + 1]], strict=True):
+            content = extend(content, token)
+            self.page(table[position // size])[position % size] = (token, content)
+        return content
+
+    @staticmethod
+    def _check_shared(plan: StepPlan, tables: list[array[int]]) -> None:
+        taken: set[int] = set()
+        for first, count, pages in zip(plan.shared[::3], plan.shared[1::3], plan.shared[2::3], strict=True):
+            assert count > 1
+            assert pages > 0
+            members = set(range(first, first + count))
+            assert not members & taken
+            taken |= members
+            assert len({tuple(tables[s][:pages]) for s in members}) == 1
+            assert all(plan.spans.starts[s + 1] - plan.spans.starts[s] == 1 for s in members)
+
+
+@attrs.define(eq=False)
+class Told:
+    """What one choice was told."""
+
+    prompt: tuple[int, ...]
+    spec: ChoiceSpec
+    admitted: Admitted | None = None
+    tokens: list[int] = attrs.field(factory=list)
+    finish: str | None = None
+    aborted: bool = False
+
+
+class Simulation:
+    """A SchedulerState with its device. Every delivery is checked when it comes, and the books after every call."""
+
+    def __init__(
+        self,
+        *,
+        page_size: int = 4,
+        page_count: int = 64,
+        max_running: int = 64,
+        max_queued: int = 1000,
+        max_batch_tokens: int = 64,
+        prefix_cache: bool = True,
+    ) -> None:
+        self.options = SchedulerOptions(
+            page_size=page_size,
+            page_count=page_count,
+            max_running=max_running,
+            max_queued=max_queued,
+            max_batch_tokens=max_batch_tokens,
+            prefix_cache=prefix_cache,
+        )
+        self.state = SchedulerState(self.options)
+        self.device = PagedDevice(page_size)
+        self.capacity = page_size * page_count
+        self.told: dict[Uid, Told] = {}
+        self.paused: set[Uid] = set()
+        self.in_flight: tuple[StepPlan, StepResult] | None = None
+        self.now = 0.0
+        self._groups = 0
+
+    def __getitem__(self, uid: str) -> Told:
+        return self.told[Uid(uid)]
+
+    @property
+    def live(self) -> list[Uid]:
+        return [uid for uid, told in self.told.items() if told.finish is None and not told.aborted]
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        n: int = 1,
+        *,
+        max_tokens: int | Sequence[int] = 4,
+        seed: int = 0,
+        stop_ids: frozenset[int] = frozenset(),
+        name: str | None = None,
+    ) -> list[Uid]:
+        """Choices ``name.0`` to ``name.n-1``; names are g0, g1, ... by default."""
+        name = f"g{self._groups}" if name is None else name
+        self._groups += 1
+        limits = [max_tokens] * n if isinstance(max_tokens, int) else list(max_tokens)
+        specs = tuple(
+            ChoiceSpec(
+                uid=Uid(f"{name}.{j}"),
+                seed=seed + j,
+                temperature=1.0,
+                top_p=1.0,
+                top_k=0,
+                min_p=0.0,
+                max_tokens=limits[j],
+                stop_ids=stop_ids,
+            )
+            for j in range(n)
+        )
+        self.state.submit(Group(id=name, prompt=array("i", prompt), choices=specs), self.now)
+        self.told.update((spec.uid, Told(tuple(prompt), spec)) for spec in specs)
+        self.state.check()
+        return [spec.uid for spec in specs]
+
+    def abort(self, uid: str) -> bool:
+        known = self.state.abort(Uid(uid))
+        if known:
+            self[uid].aborted = True
+        self.state.check()
+        return known
+
+    def pause(self, uid: str) -> None:
+        self.state.pause(Uid(uid))
+        self.paused.add(Uid(uid))
+        self.state.check()
+
+    def drained(self, uid: str) -> None:
+        self.state.drained(Uid(uid))
+        self.paused.discard(Uid(uid))
+        self.state.check()
+
+    def begin(self) -> StepPlan | None:
+        """Plan a step and run it on the device; its result is still to be committed."""
+        plan = self.state.plan(self.now)
+        self.state.check()
+        if plan is not None:
+            assert 0 < len(plan.spans.tokens) <= self.options.max_batch_tokens
+            self.in_flight = plan, self.device.run(plan)
+        return plan
+
+    def land(self) -> list[Delivery]:
+        """Commit the step in flight."""
+        assert self.in_flight is not None
+        (plan, result), self.in_flight = self.in_flight, None
+        deliveries = self.state.commit(plan, result)
+        self.state.check()
+        for delivery in deliveries:
+            self._receive(delivery)
+        return deliveries
+
+    def step(self) -> list[Delivery] | None:
+        """One whole step; None if nothing can run."""
+        self.now += 1.0
+        return None if self.begin() is None else self.land()
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            assert self.step() is not None
+
+    def finish(self, bound: int = 10_000) -> int:
+        """Run until nothing can run any more; the steps that took."""
+        for steps in range(bound):
+            if self.step() is None:
+                return steps
+        raise AssertionError(f"still running after {bound} steps: {self.state}")
+
+    def _receive(self, delivery: Delivery) -> None:
+        told = self.told[delivery.uid]
+        assert not told.aborted
+        assert told.finish is None
+        if delivery.admitted is not None:
+            assert told.admitted is None
+            assert delivery.admitted.cached_tokens % self.options.page_size == 0
+            assert delivery.admitted.cached_tokens < len(told.prompt)
+            told.admitted = delivery.admitted
+        assert told.admitted is not None
+        told.tokens += delivery.token_ids
+        told.finish = delivery.finish
+        assert delivery.stop_id == (told.tokens[-1] if delivery.finish == "stop" else None)
+        tokens, reason = alone(told.prompt, told.spec, self.capacity)
+        assert tuple(told.tokens) == tokens[: len(told.tokens)]  # FAN-15
+        assert (delivery.finish is not None) == (len(told.tokens) == len(tokens))
+        assert delivery.finish in (None, reason)
+
+
+@pytest.fixture(scope="session")
+def simulate() -> Callable[..., Simulation]:
+    """Makes a simulation; the arguments are those of SchedulerOptions, with small pages by default."""
+    return Simulation
+
+
+@pytest.fixture(scope="session")
+def stop_id() -> int:
+    """A token id that the simulated device draws now and then."""
+    return STOP_ID
+
+
+@pytest.fixture(scope="session")
+def spec() -> Callable[..., ChoiceSpec]:
+    """Makes a ChoiceSpec from what matters to a test."""
+
+    def make(**values: object) -> ChoiceSpec:
+        defaults: dict[str, object] = {
+            "uid": "a",
+            "seed": 0,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "max_tokens": 4,
+            "stop_ids": frozenset(),
+        }
+        return ChoiceSpec(**(defaults | values))  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,78 @@
+"""Coalescing what a choice has not been told yet."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trioserve.errors import InvariantError
+from trioserve.sched.commit import Admitted, Delivery
+from trioserve.sched.group import Uid
+from trioserve.sched.outbox import Outbox, Progress
+
+A = Uid("a")
+
+
+def test_nothing_waits_at_first() -> None:
+    outbox = Outbox(8)
+    assert outbox.take() is None
+    assert outbox.backlog == 0
+
+
+def test_everything_that_waits_is_one_message() -> None:
+    outbox = Outbox(8)
+    outbox.put(Delivery(A, Admitted(16, 0.5)))
+    outbox.put(Delivery(A, token_ids=(1,)))
+    outbox.put(Delivery(A, token_ids=(2, 3), finish="stop", stop_id=3))
+    assert outbox.backlog == 3
+    assert outbox.take() == Progress(Admitted(16, 0.5), (1, 2, 3), "stop", 3)
+    assert outbox.take() is None
+    assert outbox.backlog == 0
+
+
+def test_what_was_taken_is_not_said_again() -> None:
+    outbox = Outbox(8)
+    outbox.put(Delivery(A, Admitted(0, 0.0), (1,)))
+    outbox.take()
+    outbox.put(Delivery(A, token_ids=(2,)))
+    assert outbox.take() == Progress(None, (2,))
+
+
+def test_an_ending_without_tokens_is_a_message() -> None:
+    outbox = Outbox(8)
+    outbox.put(Delivery(A, finish="cancelled"))
+    assert outbox.take() == Progress(finish="cancelled")
+
+
+def test_over_the_bound_means_more_than_it() -> None:  # FAN-29
+    outbox = Outbox(2)
+    outbox.put(Delivery(A, token_ids=(1, 2)))
+    assert not outbox.over_bound
+    outbox.put(Delivery(A, token_ids=(3,)))
+    assert outbox.over_bound
+    outbox.take()
+    assert not outbox.over_bound
+
+
+def test_a_delivery_after_the_last_is_a_bug() -> None:
+    outbox = Outbox(2)
+    outbox.put(Delivery(A, token_ids=(1,), finish="length"))
+    outbox.take()
+    with pytest.raises(InvariantError, match="after it had finished"):
+        outbox.put(Delivery(A, token_ids=(2,)))
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.booleans())))
+def test_no_token_is_lost_or_repeated_however_it_is_taken(script: list[tuple[list[int], bool]]) -> None:
+    outbox = Outbox(2)
+    told: list[int] = []
+    for ids, take in script:
+        outbox.put(Delivery(A, token_ids=tuple(ids)))
+        if take:
+            progress = outbox.take()
+            assert progress is not None
+            told += progress.token_ids
+    last = outbox.take()
+    told += last.token_ids if last is not None else ()
+    assert told == [token for ids, _ in script for token in ids]

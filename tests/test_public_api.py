@@ -1,0 +1,41 @@
+"""The names that other programs may build on."""
+
+from __future__ import annotations
+
+import trioserve
+
+PUBLIC = {
+    "Answer",
+    "ChoiceAnswer",
+    "ChoiceFailedError",
+    "ChoiceFinished",
+    "ChoiceUsage",
+    "ContextLengthError",
+    "DeviceError",
+    "Engine",
+    "EngineClosedError",
+    "EngineOptions",
+    "EngineStatistics",
+    "EngineStoppingError",
+    "Event",
+    "FinishReason",
+    "Generation",
+    "GenerationError",
+    "InternalError",
+    "Limits",
+    "ModelError",
+    "ModelInfo",
+    "ParamError",
+    "QueueFullError",
+    "SamplingParams",
+    "TextDelta",
+    "TrioserveError",
+    "__version__",
+    "open_engine",
+}
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(trioserve.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert hasattr(trioserve, name)

@@ -1,0 +1,152 @@
+"""Messages to the text of a prompt, by the model's chat template.
+
+Owns: ChatTemplate and the variables of a template. Must not know: requests, tokens, clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, NoReturn
+
+from jinja2 import pass_context
+from jinja2.exceptions import TemplateError, TemplateSyntaxError
+from jinja2.runtime import Context
+
+from trioserve.errors import ModelError, ParamError
+from trioserve.text.metering import METER, Meter, meter_of
+from trioserve.text.sandbox import Sandbox
+
+MAX_SOURCE_LENGTH: Final = 2**18
+"""Characters of a template; real ones have some 30,000 at most."""
+_MAX_ERROR_LENGTH: Final = 1000
+
+
+class _RaisedError(TemplateError):
+    """What a template says by ``raise_exception``."""
+
+
+@pass_context
+def _raise_exception(context: Context, message: object) -> NoReturn:
+    meter_of(context).read_all(message)
+    raise _RaisedError(str(message))
+
+
+class ChatTemplate:
+    """A model's chat template: a jinja2 template that writes a conversation as the model was trained to read it.
+
+    It has what transformers gives it: ``messages``, ``tools``, ``add_generation_prompt``, ``bos_token``,
+    ``eos_token``, ``raise_exception``, ``strftime_now``, loop controls and ``{% generation %}``; in a sandbox, where it
+    can neither change what it gets nor work without bound. No template means no chat: there is no default one, since
+    the wrong one makes a model worse without a sign of it.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str,
+        eos_token: str,
+        max_length: int = 2**22,
+        max_steps: int = 4_000_000,
+    ) -> None:
+        """``max_length``: characters of a rendered prompt at most; ``max_steps``: see metering.Meter.
+
+        Raises:
+            ModelError: the template is wrong.
+        """
+        if len(source) > MAX_SOURCE_LENGTH:
+            raise ModelError(f"the chat template has {len(source)} characters, more than {MAX_SOURCE_LENGTH}")
+        try:
+            self._template = Sandbox().counted_template(source)
+        except TemplateSyntaxError as error:
+            raise ModelError(f"the chat template is wrong in line {error.lineno}: {_one_line(error)}") from error
+        except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
+            raise ModelError(f"the chat template can't be compiled: {_one_line(error)}") from error
+        self.source = source
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._max_length = max_length
+        self._max_steps = max_steps
+        self._writes_null = self._can_write_null()
+
+    def __repr__(self) -> str:
+        return f"<ChatTemplate: {len(self.source)} characters>"
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        now: datetime | None = None,
+    ) -> str:
+        """The prompt for a conversation.
+
+        Args:
+            messages: each with ``role`` and ``content``, a string or None. To templates that would fail on None, or
+                write "None", it is the empty string.
+            add_generation_prompt: end with the start of an answer.
+            tools: the functions the model may call, as the template expects them.
+            now: what ``strftime_now`` tells; None: the template finds no such function.
+
+        Raises:
+            ParamError: the template refuses these messages, fails on them, or needs more work or room than it may;
+                ``param`` is "messages".
+        """
+        if not self._writes_null:
+            messages = [
+                {**message, "content": ""} if message.get("content", "") is None else message for message in messages
+            ]
+        return self._render(messages, add_generation_prompt, tools, now)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None,
+        now: datetime | None,
+    ) -> str:
+        variables: dict[str, object] = {
+            **self._tokens,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "raise_exception": _raise_exception,
+            METER: Meter(self._max_steps),
+        }
+        if now is not None:
+            variables["strftime_now"] = now.strftime
+        parts = []
+        length = 0
+        try:
+            for part in self._template.generate(variables):
+                parts.append(part)
+                length += len(part)
+                if length > self._max_length:
+                    raise _RaisedError(f"The prompt would have more than {self._max_length} characters.")
+        except _RaisedError as error:
+            raise ParamError(str(error)[:_MAX_ERROR_LENGTH], "messages") from error
+        except Exception as error:  # whatever a program can raise that is not ours
+            text = f"The model's chat template can't write these messages: {_one_line(error)}."
+            raise ParamError(text[:_MAX_ERROR_LENGTH], "messages") from error
+        return "".join(parts)
+
+    def _can_write_null(self) -> bool:
+        """Whether the template knows that a message that calls tools may have None for its content."""
+        # some templates want the arguments of a call as an object, some as its JSON
+        return any(self._writes_alike(None, "", arguments) for arguments in ({}, "{}"))
+
+    def _writes_alike(self, content: str | None, other: str | None, arguments: object) -> bool:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        question = {"role": "user", "content": "q"}
+        answer = {"role": "assistant", "tool_calls": [call]}
+        now = datetime(2000, 1, 1)
+        try:
+            texts = [self._render([question, {**answer, "content": c}], False, None, now) for c in (content, other)]
+        except ParamError:
+            return False
+        return texts[0].count("None") == texts[1].count("None")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
