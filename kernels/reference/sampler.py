@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-
 from trioserve_kernels.reference.philox import uniform
 
 Logits = npt.NDArray[np.float32]

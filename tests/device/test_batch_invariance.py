@@ -134,7 +134,7 @@ def test_what_was_in_the_pages_before_changes_nothing(
 
 
 def test_a_prefix_in_shared_pages_changes_nothing(device: ReferenceDevice, prompt: list[int], alone: Logits) -> None:
-    prefill(device, prompt[:20] + [1, 2, 3], range(6))
+    prefill(device, [*prompt[:20], 1, 2, 3], range(6))
     assert np.array_equal(prefill(device, prompt, [*range(5), *range(20, 27)], start=20), alone)
 
 

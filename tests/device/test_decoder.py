@@ -18,9 +18,7 @@ from trioserve.testing.dense import dense_logits
 from trioserve.testing.driver import Row, Span, make_plan
 from trioserve.testing.weights import RandomWeights
 
-LLAMA3 = RopeScaling(
-    kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context_length=48
-)
+LLAMA3 = RopeScaling(kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context_length=48)
 FEATURES: dict[str, dict[str, object]] = {
     "plain": {},
     "one KV head": {"kv_heads": 1},
@@ -74,7 +72,9 @@ def test_a_feature_agrees_with_the_dense_decoder(
         assert np.abs(expected - plain).max() > 1e-3
 
 
-def test_the_head_applies_its_scale_before_its_cap(tiny: DecoderSpec, open_device: Callable[..., ReferenceDevice]) -> None:
+def test_the_head_applies_its_scale_before_its_cap(
+    tiny: DecoderSpec, open_device: Callable[..., ReferenceDevice]
+) -> None:
     plain = all_logits(open_device(tiny), [1, 2, 3])
     capped = all_logits(open_device(attrs.evolve(tiny, logit_scale=0.5, logit_soft_cap=2.0)), [1, 2, 3])
     assert np.abs(capped - 2.0 * np.tanh(0.5 * plain / 2.0)).max() < 1e-6

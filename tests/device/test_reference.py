@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from trioserve_kernels.reference.sampler import sample
 
 from trioserve.abc import Device
 from trioserve.device.reference import ReferenceDevice
@@ -17,7 +18,6 @@ from trioserve.model.spec import DecoderSpec
 from trioserve.testing.dense import dense_logits
 from trioserve.testing.driver import Row, Span, generate_greedily, make_plan
 from trioserve.testing.weights import RandomWeights, random_model
-from trioserve_kernels.reference.sampler import sample
 
 OpenDevice = Callable[..., ReferenceDevice]
 SomeTokens = Callable[[int, int], list[int]]
@@ -118,7 +118,9 @@ def test_each_row_is_drawn_with_its_own_parameters(
     assert len(set(result.token_ids)) > 5
 
 
-def test_copies_are_made_first_and_in_order(tiny: DecoderSpec, open_device: OpenDevice, some_tokens: SomeTokens) -> None:
+def test_copies_are_made_first_and_in_order(
+    tiny: DecoderSpec, open_device: OpenDevice, some_tokens: SomeTokens
+) -> None:
     prompt = some_tokens(6, 6)
     device = open_device(tiny)
     expected = device.logits(make_plan([Span(tokens=[*prompt, 9], pages=[0, 1], rows=[Row()])]))[6]
@@ -184,9 +186,7 @@ def test_a_broken_sequence_does_not_reach_its_neighbours(
                 array[96] = np.nan
             return array
 
-    device = ReferenceDevice.load(
-        attrs.evolve(random_model(tiny), weights=Broken(tiny)), page_size=4, page_count=16
-    )
+    device = ReferenceDevice.load(attrs.evolve(random_model(tiny), weights=Broken(tiny)), page_size=4, page_count=16)
     prompt = [token % 96 for token in some_tokens(1, 5)]
     healthy = Span(tokens=prompt, pages=[0, 1], rows=[Row()])
     expected = open_device(tiny).logits(make_plan([healthy]))[4]

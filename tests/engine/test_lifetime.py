@@ -146,7 +146,7 @@ async def test_a_request_outside_the_engines_block_learns_why_the_engine_ended()
     async with trio.open_nursery() as nursery:
         with pytest.raises(DeviceError):
             async with block as engine:
-                nursery.start_soon(ask, engine)
+                nursery.start_soon(ask, engine)  # noqa: ASYNC111  # to outlive the engine is the point
                 await trio.sleep_forever()
     with pytest.raises(EngineClosedError):
         await engine.complete("too late")
@@ -160,7 +160,7 @@ async def test_leaving_the_engine_ends_requests_that_still_run() -> None:
     block, _ = open_fake_engine(count_for_ever)
     async with trio.open_nursery() as nursery:
         async with block as engine:
-            nursery.start_soon(ask, engine)
+            nursery.start_soon(ask, engine)  # noqa: ASYNC111
             await trio.sleep(0.1)
 
 

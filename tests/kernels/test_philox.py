@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from trioserve_kernels.reference.philox import philox4x32, uniform
 
 # kat_vectors of Random123, lines "philox4x32 10": counter, key, words

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from trioserve_kernels.reference.philox import uniform
 from trioserve_kernels.reference.sampler import filtered_weights, pick, sample
 
@@ -30,7 +29,9 @@ def weights_of(
     return filtered_weights(logits, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
 
 
-def kept(logits: Logits, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> set[int]:
+def kept(
+    logits: Logits, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
+) -> set[int]:
     weights = weights_of(logits, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     return set(np.flatnonzero(weights).tolist())
 

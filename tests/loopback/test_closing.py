@@ -162,6 +162,18 @@ async def test_an_upload_that_is_refused_early_can_still_read_the_answer(start: 
         assert response.status == 413
 
 
+@pytest.mark.parametrize("data", [b"noise\r\n\r\n", request_bytes("POST", "/unread", headers={"Content-Length": "9"})])
+async def test_a_client_that_is_refused_and_stays_is_closed(start: Any, data: bytes) -> None:
+    served = await start(max_connections=1)
+    with await RawClient.connect(served.port) as stubborn:
+        await stubborn.send(data)
+        assert await stubborn.receive_all()
+        with await RawClient.connect(served.port) as next_one:
+            await next_one.send(request_bytes("GET", "/health"))
+            with trio.fail_after(3):
+                assert (await next_one.response()).body == b"ok"
+
+
 async def test_a_client_that_never_stops_uploading_is_closed(start: Any) -> None:
     served = await start(max_body_size=1000)
     with await RawClient.connect(served.port) as client:

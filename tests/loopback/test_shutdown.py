@@ -7,8 +7,12 @@ from typing import Any
 import h11
 import pytest
 import trio
+from quart_trio import QuartTrio
 
 from trioserve.testing.http import RawClient, request_bytes
+from trioserve.web.listeners import bind
+from trioserve.web.options import ServeOptions
+from trioserve.web.server import serve_app
 
 # What a shutdown may take beyond its deadline.
 SLACK = 0.8
@@ -107,6 +111,32 @@ async def test_what_does_not_end_is_cut_off_at_the_deadline(start: Any, jobs: An
             await stalled.response()
     assert jobs.running == 0
     assert await served.statuses(3) == [503, 503, 503]
+
+
+async def test_a_shutdown_can_be_given_less_time_than_usual(
+    app: QuartTrio, jobs: Any, nursery: trio.Nursery, time_limit: None
+) -> None:
+    begun, ended = trio.Event(), trio.Event()
+
+    class InHaste:
+        async def wait(self) -> float:
+            await begun.wait()
+            return 0.1
+
+    listeners = bind(ServeOptions(port=0))
+
+    async def run() -> None:
+        await serve_app(app, ServeOptions(), listeners=listeners, shutdown=InHaste())
+        ended.set()
+
+    nursery.start_soon(run)
+    with await RawClient.connect(listeners.port) as client:
+        await client.send(request_bytes("GET", "/wait"))
+        await jobs.wait_until_running(1)
+        watch = Stopwatch()
+        begun.set()
+        await ended.wait()
+        assert 0.05 < watch.seconds < 0.1 + SLACK
 
 
 async def test_a_stalled_stream_does_not_hold_up_a_shutdown(start: Any, jobs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -43,6 +44,19 @@ def test_tensors_larger_than_one_chunk_are_decoded_to_the_end(kind: str) -> None
     raw, expected = random_tensor(kind, rows=3, blocks_per_row=100_000 // block_weights)
 
     np.testing.assert_array_equal(dequantise(raw).view(np.uint32), expected.view(np.uint32))
+
+
+def test_decoding_needs_little_memory_besides_the_result() -> None:
+    raw, _ = random_tensor("Q8_0", rows=1024, blocks_per_row=64)
+
+    tracemalloc.start()
+    try:
+        weights = dequantise(raw)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1.5 * weights.nbytes
 
 
 def test_all_kinds_that_models_are_commonly_quantised_to_are_supported() -> None:

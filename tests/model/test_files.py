@@ -10,7 +10,7 @@ import pytest
 
 from trioserve.errors import ModelError
 from trioserve.model.fields import Fields
-from trioserve.model.files import MappedFile, naming, read_json, read_text
+from trioserve.model.files import MappedFile, fault, naming, read_json, read_text
 
 PATH = Path("config.json")
 
@@ -72,6 +72,10 @@ def test_broken_json_is_refused(tmp_path: Path, data: bytes, message: str) -> No
     assert str(caught.value).startswith(f"{tmp_path / 'a.json'}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_fault_is_one_line_whatever_is_in_it() -> None:
+    assert str(fault(PATH, "one\ntwo\r\nthree")) == "config.json: one two three"
 
 
 def test_a_fault_is_given_the_name_of_its_file_once() -> None:

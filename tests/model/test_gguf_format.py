@@ -289,7 +289,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             read_gguf(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_no_mutation_raises_anything_but_model_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -118,7 +118,24 @@ def test_both_formats_have_the_same_tokenizer_and_template(tiny_gguf: Path, tiny
     assert (first.eos_ids, second.eos_ids) == ({0, 2}, {2})  # a GGUF file's end tokens are also known by name
     for model in models:
         assert model.template is not None
+        prompt = model.template.render([{"role": "user", "content": "Hi"}])
+        assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
         model.weights.close()
+
+
+def test_a_template_knows_the_special_tokens(tmp_path: Path) -> None:
+    tiny = TinyLlama(chat_template="{{ bos_token }}/{{ eos_token }}")
+    for path in (write_tiny_llama(tmp_path / "hf", tiny), write_tiny_gguf(tmp_path / "a.gguf", tiny)):
+        model = load_and_close(path)
+        assert model.template is not None
+        assert model.template.render([]) == "<|im_start|>/<|im_end|>"
+
+
+def test_a_template_that_is_wrong_is_told_with_the_model(tmp_path: Path) -> None:
+    tiny = TinyLlama(chat_template="{% if %}")
+    for path in (write_tiny_llama(tmp_path / "hf", tiny), write_tiny_gguf(tmp_path / "a.gguf", tiny)):
+        with pytest.raises(ModelError, match=f"^{path}.*template"):
+            load_model(path)
 
 
 def test_a_model_without_a_template(tmp_path: Path) -> None:
@@ -214,6 +231,7 @@ def test_the_default_model(default_model_path: Path) -> None:
     assert model.tokenizer.eos_ids == {0, 2}
     assert model.tokenizer.encode("Hello world", add_special=True) == [19556, 905]
     assert model.template is not None
+    assert model.template.render([{"role": "user", "content": "Hi"}]).endswith("<|im_start|>assistant\n")
     assert model.weights.raw("layers.0.q").kind == "Q4_1"
     assert np.isfinite(model.weights.float32("layers.29.down")).all()
     model.weights.close()

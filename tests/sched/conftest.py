@@ -168,6 +168,7 @@ class Simulation:
         self.capacity = page_size * page_count
         self.told: dict[Uid, Told] = {}
         self.paused: set[Uid] = set()
+        self.resting: set[Uid] = set()  # those that were paused when the step in flight was planned
         self.in_flight: tuple[StepPlan, StepResult] | None = None
         self.now = 0.0
         self._groups = 0
@@ -230,6 +231,7 @@ class Simulation:
 
     def begin(self) -> StepPlan | None:
         """Plan a step and run it on the device; its result is still to be committed."""
+        self.resting = set(self.paused)
         plan = self.state.plan(self.now)
         self.state.check()
         if plan is not None:
@@ -273,6 +275,8 @@ class Simulation:
             assert delivery.admitted.cached_tokens < len(told.prompt)
             told.admitted = delivery.admitted
         assert told.admitted is not None
+        # first tokens are drawn all at once
+        assert not (delivery.token_ids and told.tokens and delivery.uid in self.resting)
         told.tokens += delivery.token_ids
         told.finish = delivery.finish
         assert delivery.stop_id == (told.tokens[-1] if delivery.finish == "stop" else None)

@@ -97,11 +97,11 @@ def test_a_prompt_of_whole_pages_is_never_copied(simulate: Callable) -> None:
 
 
 def test_a_single_choice_takes_the_pages_of_its_prompt_over(simulate: Callable) -> None:  # FAN-5
-    sim = simulate()
-    sim.submit(PROMPT)
-    sim.steps(2)
+    sim = simulate(page_count=2)
+    sim.submit(PROMPT, max_tokens=2)
+    sim.finish()
     assert not sim.device.plans[1].copies
-    assert sim.state.statistics().pages_held == 2
+    assert sim.state.statistics().preemptions == 0
 
 
 def test_decodes_of_a_group_say_which_pages_they_share(simulate: Callable) -> None:  # FAN-30
@@ -113,6 +113,14 @@ def test_decodes_of_a_group_say_which_pages_they_share(simulate: Callable) -> No
     plan = sim.begin()
     assert spans(plan) == [1] * 7
     assert list(plan.shared) == [0, 3, 2, 5, 2, 1]
+
+
+def test_groups_that_found_the_same_pages_share_them_too(simulate: Callable) -> None:  # FAN-30
+    sim = simulate()
+    for _ in range(2):
+        sim.submit(PROMPT, 2, max_tokens=9)
+        sim.steps(2)
+    assert list(sim.begin().shared) == [0, 4, 1]
 
 
 def test_a_chunk_between_them_does_not_join_the_decodes(simulate: Callable) -> None:  # FAN-30

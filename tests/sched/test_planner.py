@@ -100,28 +100,50 @@ def test_nothing_overtakes_a_prompt_that_waits_for_pages(simulate: Callable) -> 
 def test_a_start_leaves_a_page_for_each_that_runs(simulate: Callable) -> None:
     sim = simulate(page_count=4)
     sim.submit([1] * 3, seed=1, max_tokens=9)
-    sim.steps(2)
-    sim.submit([2] * 9, seed=2)  # three pages, which are there; but the first needs its second page in a moment
+    sim.step()
+    sim.submit([2] * 9, seed=2)  # the three pages are there; but in a moment the first needs its second
     sim.finish()
     assert sim.state.statistics().preemptions == 0
 
 
-def test_more_decodes_than_may_run_at_once_take_turns(simulate: Callable) -> None:
-    sim = simulate(max_running=2)
-    first = sim.submit([1], 2, max_tokens=40, seed=10)
+def both_decode(sim, older: dict, younger: dict) -> None:  # type: ignore[no-untyped-def]
+    """Bring two groups to decode though there are not enough slots: the older was paused meanwhile."""
+    uids = sim.submit(**older)
     sim.steps(2)
-    for uid in first:
+    for uid in uids:
         sim.pause(uid)
-    sim.submit([2], 2, max_tokens=40, seed=20)
+    sim.submit(**younger)
     sim.steps(2)
-    for uid in first:
+    for uid in uids:
         sim.drained(uid)
+
+
+def test_more_decodes_than_slots_take_turns_oldest_first(simulate: Callable) -> None:
+    sim = simulate(max_running=2)
+    both_decode(
+        sim,
+        {"prompt": [1], "n": 1, "max_tokens": 40, "seed": 10},
+        {"prompt": [2], "n": 2, "max_tokens": 40, "seed": 20},
+    )
     turns = []
     for _ in range(4):
         turns.append(seeds(sim.begin()))
         sim.land()
-    assert all(len(turn) == 2 for turn in turns)
-    assert sorted(seed for turn in turns for seed in turn) == [10, 10, 11, 11, 20, 20, 21, 21]
+    assert turns == [[10, 20], [10, 21], [20, 21], [10, 20]]
+
+
+def test_if_the_one_whose_turn_it_is_has_to_go_another_takes_the_turn(simulate: Callable) -> None:
+    sim = simulate(page_count=4, max_running=1)
+    both_decode(
+        sim,
+        {"prompt": [1] * 3, "max_tokens": 9, "seed": 10},
+        {"prompt": [2] * 7, "max_tokens": 9, "seed": 20},
+    )
+    assert [seeds(sim.begin()), sim.land()][0] == [10]  # takes the last page
+    assert sim.state.statistics().preemptions == 0
+    assert [seeds(sim.begin()), sim.land()][0] == [10]  # the younger's turn, which needs a page
+    assert sim.state.statistics().preemptions == 1
+    sim.finish()
 
 
 def test_the_budget_bounds_the_decodes_too(simulate: Callable) -> None:

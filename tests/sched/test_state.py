@@ -351,6 +351,41 @@ def test_there_is_no_plan_while_everyone_is_paused(simulate: Callable) -> None:
     assert sim.step() is not None
 
 
+def test_a_prompt_waits_or_rests_only_if_all_its_choices_do(simulate: Callable) -> None:
+    sim = simulate(max_batch_tokens=4)
+    first, second = sim.submit(PROMPT, 2)
+    sim.pause(second)
+    sim.steps(1)
+    sim.abort(first)
+    assert sim.step() is None
+    assert sim.state.statistics().paused == 1
+    sim.drained(second)
+    assert sim.step() is not None
+
+
+def test_a_choice_paused_before_its_first_token_gets_no_second(simulate: Callable) -> None:
+    sim = simulate()
+    first, second = sim.submit(PROMPT, 2)
+    sim.pause(second)
+    sim.finish()
+    assert (len(sim[first].tokens), len(sim[second].tokens)) == (4, 1)
+
+
+def test_a_prompt_pinned_for_paused_choices_alone_gives_its_pages_up(simulate: Callable) -> None:  # FAN-29
+    sim = simulate(page_count=4, max_running=1)
+    first, second = sim.submit(PROMPT, 2)
+    sim.step()
+    sim.pause(second)
+    sim.finish()
+    assert sim[first].finish == "length"
+    (other,) = sim.submit([7] * 15)
+    sim.finish()
+    assert sim[other].finish == "length"
+    sim.drained(second)
+    sim.finish()
+    assert sim[second].finish == "length"
+
+
 def test_pausing_in_flight_lets_the_result_through(simulate: Callable) -> None:
     sim = simulate()
     (uid,) = sim.submit(PROMPT)
@@ -416,9 +451,10 @@ def test_a_flush_leaves_live_choices_their_pages_and_everyone_else_nothing(simul
 
 def test_what_was_computed_before_a_flush_is_not_cached_after_it(simulate: Callable) -> None:
     sim = simulate()
-    sim.submit(PROMPT, max_tokens=9)
+    sim.submit(PROMPT, 2, max_tokens=9)
+    sim.step()
+    sim.state.flush_cache()  # one to be forked, then the other that runs
     sim.steps(2)
-    sim.state.flush_cache()
     sim.finish()
     assert sim.state.statistics().pages_cached == 0
     (again,) = sim.submit(PROMPT)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import inspect
+from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
+
+from trioserve.testing.clock import run_virtual
 
 
-@pytest.fixture
-async def virtual_time(autojump_clock: trio.testing.MockClock) -> AsyncIterator[None]:
-    """The clock jumps when every task waits. A deadlock is a jump to this deadline: it fails at once."""
-    with trio.fail_after(1e5):
-        yield
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+        if is_async and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.trio(run=run_virtual), append=False)

@@ -1,4 +1,4 @@
-"""The ``trioserve`` command. The only place that reads the environment, writes to the terminal, and ends the process."""
+"""The ``trioserve`` command. It alone reads the environment, writes to the terminal and ends the process."""
 
 from trioserve.cli.main import main
 

@@ -12,8 +12,9 @@ from rich.table import Table
 from trioserve.cli.console import ProgressBars, cache_path, human_size
 from trioserve.model.aliases import ALIASES
 from trioserve.model.cache import list_cached, remove
-from trioserve.model.sources import pull as pull_model, resolve
-from trioserve.model.summary import describe
+from trioserve.model.sources import pull as pull_model
+from trioserve.model.sources import resolve
+from trioserve.model.summary import ModelSummary, describe
 
 
 @click.group()
@@ -51,9 +52,25 @@ def show(model: str) -> None:
     with ProgressBars() as bars:
         found = resolve(model, cache=cache_path(), progress=bars)
     table = Table("", "", box=None, pad_edge=False, show_header=False)
-    for label, value in describe(found).rows():
+    for label, value in _rows(describe(found.path)):
         table.add_row(label, value)
     Console(soft_wrap=True).print(table)
+
+
+def _rows(summary: ModelSummary) -> list[tuple[str, str]]:
+    kinds = ", ".join(f"{kind} ({count})" for kind, count in summary.kinds.items())
+    return [
+        ("path", str(summary.path)),
+        ("format", summary.form),
+        ("architecture", summary.architecture),
+        ("size", human_size(summary.size)),
+        ("parameters", f"{summary.parameters / 1e6:,.1f} million"),
+        ("tensors", kinds),
+        ("context", f"{summary.context_length} tokens" if summary.context_length else "unknown"),
+        ("vocabulary", f"{summary.vocabulary} tokens" if summary.vocabulary else "unknown"),
+        ("chat template", "yes" if summary.has_template else "no"),
+        ("licence", summary.licence or "unknown"),
+    ]
 
 
 @models.command()

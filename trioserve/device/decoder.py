@@ -92,7 +92,9 @@ class Decoder:
         """[tokens of the tile, E]: what the head makes logits from. Stores the tile's keys and values in ``pages``."""
         count = len(tile.tokens)
         padding = TILE - count
-        x = functional.pad(functional.embedding(tile.tokens, self._embedding) * self._spec.embedding_scale, (0, 0, 0, padding))
+        x = functional.pad(
+            functional.embedding(tile.tokens, self._embedding) * self._spec.embedding_scale, (0, 0, 0, padding)
+        )
         angles = functional.pad(tile.positions, (0, padding))[:, None] * self._frequencies
         for layer in self._layers:
             x = layer(x, angles, tile, pages)
@@ -100,7 +102,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, E] -> [R, V]"""
-        tiles = [functional.pad(rows, (0, 0, 0, TILE - len(rows))) for rows in hidden.split(TILE)]
+        tiles = [functional.pad(rows, (0, 0, 0, TILE - len(rows))) for rows in torch.split(hidden, TILE)]
         logits = torch.cat([self._head(tile) for tile in tiles])[: len(hidden)] * self._spec.logit_scale
         cap = self._spec.logit_soft_cap
         return logits if cap is None else torch.stack([soft_cap(row, cap) for row in logits])

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from trioserve_kernels.reference.sampler import sample
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.decoder import TILE, Decoder, Tile
@@ -26,7 +27,6 @@ from trioserve.device.pages import KVPages
 from trioserve.errors import DeviceError, ParamError
 from trioserve.model.loaded import LoadedModel
 from trioserve.step import SpanArrays, StepPlan, StepResult
-from trioserve_kernels.reference.sampler import sample
 
 FLOAT32_BYTES = 4
 

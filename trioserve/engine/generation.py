@@ -167,7 +167,8 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._cancel_scope.cancel()
         self._release()
         try:
-            await self._nursery_manager.__aexit__(exc_type, exc, traceback)
+            # not shielded: the nursery's tasks are cancelled already, and none of them waits in a finally
+            await self._nursery_manager.__aexit__(exc_type, exc, traceback)  # noqa: ASYNC102
         except BaseExceptionGroup as group:
             error = collapse(group, exc)
             if error is not exc:

@@ -115,7 +115,7 @@ class EngineBlock(AbstractAsyncContextManager[Engine]):
             scheduler = Scheduler(state, mailbox, dispatch)
             await nursery.start(scheduler.run)
         except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
+            await self.__aexit__(type(error), error, error.__traceback__)  # noqa: ASYNC102  # as there
             raise
         return Engine(model, info, self._options, mailbox, scheduler)
 
@@ -125,7 +125,8 @@ class EngineBlock(AbstractAsyncContextManager[Engine]):
         assert self._cancel_scope is not None
         self._cancel_scope.cancel()
         try:
-            return await self._nursery_manager.__aexit__(exc_type, exc, traceback)
+            # not shielded: the nursery's tasks are cancelled already, and none of them waits in a finally
+            return await self._nursery_manager.__aexit__(exc_type, exc, traceback)  # noqa: ASYNC102
         except BaseExceptionGroup as group:
             error = collapse(group, exc)
             if error is exc:

@@ -41,9 +41,9 @@ class GgufVocabulary:
     """A vocabulary, and what had to be assumed to make it."""
 
     vocabulary: Vocabulary
-    bos_token: str | None
-    """How the BOS token is written; for templates."""
-    eos_token: str | None
+    bos_token: str
+    """How the BOS token is written, for templates; "" if there is none."""
+    eos_token: str
     """... and the one that the file names as its end-of-sequence token."""
     template: str | None
     """Source of the chat template."""
@@ -95,8 +95,8 @@ def read_vocabulary(fields: Fields, vocab_size: int) -> GgufVocabulary:
     bos_id, eos_id = vocabulary.bos_id, fields.integer(_END_ID_KEYS[0], None)
     return GgufVocabulary(
         vocabulary=vocabulary,
-        bos_token=None if bos_id is None else tokens[bos_id],
-        eos_token=None if eos_id is None else tokens[eos_id],
+        bos_token="" if bos_id is None else tokens[bos_id],
+        eos_token="" if eos_id is None else tokens[eos_id],
         template=fields.text("tokenizer.chat_template", None),
         warnings=tuple(warnings),
     )

@@ -96,14 +96,18 @@ def _load(folder: Path, name: str, config: Fields, spec: DecoderSpec, weights: M
     if tokenizer.vocab_size > spec.vocab_size:
         highest, rows = tokenizer.vocab_size - 1, spec.vocab_size
         raise fault(path, f"has a token with id {highest}, but the embedding has {rows} rows")
+    template = None
     source = read_template(folder)
+    if source is not None:
+        with naming(folder):
+            template = ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "")
     return LoadedModel(
         name=name,
         path=folder,
         spec=spec,
         weights=weights,
         tokenizer=tokenizer,
-        template=None if source is None else ChatTemplate(source, bos_token=bos_token, eos_token=eos_token),
+        template=template,
         default_temperature=_default_temperature(generation),
         warnings=() if tokenizer.eos_ids else ("no file names an end-of-sequence token",),
     )

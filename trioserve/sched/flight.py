@@ -82,23 +82,19 @@ class Flight:
         rows.min_ps.append(spec.min_p)
 
     def _shared(self) -> array[int]:
-        """Runs of decodes that follow each other, belong to one group, and begin with the same pages (FAN-30).
+        """Runs of decodes that follow each other and whose prompts fill the same pages: those of a group (FAN-30).
 
-        The pages are compared, not taken for granted: a choice that was preempted may have got others back.
+        The pages are compared, not taken for granted: a choice that was preempted may have got others back. And
+        groups with the same prompt found the same pages in the prefix cache.
         """
         triples = array("i")
-        previous: Sequence | None = None
         previous_pages = array("i")
         for span, (sequence, count) in enumerate(self.spans):
-            whole_pages = sequence.group.whole_pages
-            if count != 1 or whole_pages == 0:
-                previous = None
-                continue
-            pages = sequence.pages[:whole_pages]
-            if previous is not None and previous.group is sequence.group and previous_pages == pages:
+            pages = sequence.pages[: sequence.group.whole_pages if count == 1 else 0]
+            if pages and pages == previous_pages:
                 if triples and triples[-3] + triples[-2] == span:
                     triples[-2] += 1
                 else:
-                    triples.extend((span - 1, 2, whole_pages))
-            previous, previous_pages = sequence, pages
+                    triples.extend((span - 1, 2, len(pages)))
+            previous_pages = pages
         return triples

@@ -20,7 +20,7 @@ def dense_logits(spec: DecoderSpec, weights: Weights, tokens: list[int]) -> Arra
     """[T, V] float64: the logits at every position of one sequence of T tokens."""
 
     def linear(x: Array, name: str, bias: bool) -> Array:
-        y = x @ weights.float32(name).astype(np.float64).T
+        y: Array = x @ weights.float32(name).astype(np.float64).T
         return y + weights.float32(f"{name}_bias") if bias else y
 
     def norm(x: Array, name: str) -> Array:
@@ -74,6 +74,7 @@ def _turned(head: Array, position: int, rope: Rope) -> Array:
 
 
 def _divisor(rope: Rope, i: int) -> float:
+    """What frequency i is divided by."""
     scaling = rope.scaling
     if scaling is None:
         return 1.0
@@ -81,7 +82,7 @@ def _divisor(rope: Rope, i: int) -> float:
         return scaling.factor
     if scaling.kind == "table":
         return scaling.factors[i]
-    wavelength = 2 * math.pi * rope.theta ** (2 * i / rope.dim)
+    wavelength: float = 2 * math.pi * rope.theta ** (2 * i / rope.dim)
     if wavelength < scaling.original_context_length / scaling.high_freq_factor:
         return 1.0
     if wavelength > scaling.original_context_length / scaling.low_freq_factor:
@@ -97,7 +98,9 @@ def _soft_capped(x: Array, cap: float | None) -> Array:
 
 def _activated(x: Array, activation: str) -> Array:
     if activation == "silu":
-        return x / (1 + np.exp(-x))
-    if activation == "gelu":
-        return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        share = 1 / (1 + np.exp(-x))
+    elif activation == "gelu":
+        share = (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+    else:
+        share = (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    return np.asarray(x * share, dtype=np.float64)

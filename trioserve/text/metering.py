@@ -19,6 +19,8 @@ from jinja2.runtime import Context, LoopContext
 
 METER: Final = "#meter"
 """The variable of a rendering that holds its Meter."""
+MAX_NESTING: Final = 64
+"""Levels of lists and mappings in a value that an operation reads as a whole."""
 _COUNT: Final = "#count"
 _READ: Final = "#read"
 _READ_ALL: Final = "#read-all"
@@ -78,19 +80,23 @@ class Meter:
             return value
         if isinstance(value, Iterator) and not isinstance(value, LoopContext):
             return self._counted(value)
-        left = [value]
-        while left:
-            inner = left.pop()
-            if isinstance(inner, str):
-                self.text(len(inner))
-            elif isinstance(inner, (list, tuple, Mapping)):
-                self.spend(1 + len(inner))
-                left += inner
-                if isinstance(inner, Mapping):
-                    left += inner.values()
-            else:
-                self.spend(1 + len(inner) if isinstance(inner, Collection) else 1)
-        return value
+        level = [value]
+        for _ in range(MAX_NESTING):
+            below: list[object] = []
+            for inner in level:
+                if isinstance(inner, str):
+                    self.text(len(inner))
+                elif isinstance(inner, (list, tuple, Mapping)):
+                    self.spend(1 + len(inner))
+                    below += inner
+                    if isinstance(inner, Mapping):
+                        below += inner.values()
+                else:
+                    self.spend(1 + len(inner) if isinstance(inner, Collection) else 1)
+            if not below:
+                return value
+            level = below
+        raise WorkError(f"the template reads a value that is nested more than {MAX_NESTING} levels deep")
 
     def _counted(self, items: Iterator[object]) -> Iterator[object]:
         for item in items:

@@ -18,11 +18,11 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_indent, do_join, do_replace
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from trioserve.text.metering import COUNTING_FILTERS, WorkError, count_work, meter_of
+from trioserve.text.metering import COUNTING_FILTERS, MAX_NESTING, Meter, WorkError, count_work, meter_of
 
 _UNBOUNDED_FILTERS: Final = (
     "batch center filesizeformat format pprint random round slice striptags sum urlize wordwrap xmlattr"
@@ -40,8 +40,6 @@ _LIST_METHODS: Final = frozenset({"count", "index"})
 _MAPPING_METHODS: Final = frozenset({"get", "items", "keys", "values"})
 _MAX_BITS: Final = 1024
 """Of whole numbers."""
-_MAX_NESTING: Final = 1024
-"""No value that can be written is nested deeper: Python's limit of recursion."""
 
 
 @pass_context
@@ -86,10 +84,12 @@ def _tojson(
 ) -> str:
     """As transformers does it: letters stay as they are, and nothing is escaped for HTML."""
     meter = meter_of(context)
-    meter.text(_width(indent) * _MAX_NESTING)
+    meter.read_all(value)
+    meter.text(_width(indent) * MAX_NESTING)
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     parts = []
     for part in encoder.iterencode(value):
+        meter.spend(8)  # it comes through a generator for each level
         meter.text(len(part))
         parts.append(part)
     return "".join(parts)
@@ -164,17 +164,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
         meter = meter_of(context)
+        # what a macro or the next level of a loop does with its arguments is counted there
+        read = meter.read if isinstance(obj, (Macro, LoopContext)) else meter.read_all
+        args = tuple(map(read, args))
+        kwargs = {name: read(value) for name, value in kwargs.items()}
         owner = getattr(obj, "__self__", None)
-        if isinstance(owner, (str, list, tuple, Mapping)):  # the methods above, which read all they get
+        if isinstance(owner, (str, list, tuple, Mapping)):
             meter.read(owner)
-            args = tuple(map(meter.read_all, args))
             name = getattr(obj, "__name__", "")
             if isinstance(owner, str) and name == "join":
                 obj, args = _join, (*args, owner)
             elif isinstance(owner, str) and name == "replace":
                 obj, args = _replace, (owner, *args)
-        else:
-            args = tuple(map(meter.read, args))
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
@@ -187,9 +188,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif operator == "%" and isinstance(left, str):
             raise SecurityError("a template may not format text with %")
         elif operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
-            meter.text(len(left) + len(right))
+            self._check_made(meter, left, len(left) + len(right))
         elif operator == "*":
             count, items = (left, right) if isinstance(left, int) else (right, left)
             if isinstance(count, int) and isinstance(items, Sized):
-                meter.text(len(items) * max(0, count))
+                self._check_made(meter, items, len(items) * max(0, count))
         return super().call_binop(context, operator, left, right)
+
+    @staticmethod
+    def _check_made(meter: Meter, like: object, length: int) -> None:
+        if isinstance(like, str):
+            meter.text(length)
+        else:
+            meter.spend(length >> 3)

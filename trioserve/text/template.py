@@ -5,6 +5,7 @@ Owns: ChatTemplate and the variables of a template. Must not know: requests, tok
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NoReturn
@@ -20,6 +21,7 @@ from trioserve.text.sandbox import Sandbox
 MAX_SOURCE_LENGTH: Final = 2**18
 """Characters of a template; real ones have some 30,000 at most."""
 _MAX_ERROR_LENGTH: Final = 1000
+_PROBE_STEPS: Final = 100_000
 
 
 class _RaisedError(TemplateError):
@@ -48,7 +50,7 @@ class ChatTemplate:
         bos_token: str,
         eos_token: str,
         max_length: int = 2**22,
-        max_steps: int = 4_000_000,
+        max_steps: int = 2_000_000,
     ) -> None:
         """``max_length``: characters of a rendered prompt at most; ``max_steps``: see metering.Meter.
 
@@ -64,7 +66,7 @@ class ChatTemplate:
         except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
             raise ModelError(f"the chat template can't be compiled: {_one_line(error)}") from error
         self.source = source
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._constants = {"bos_token": bos_token, "eos_token": eos_token, "raise_exception": _raise_exception}
         self._max_length = max_length
         self._max_steps = max_steps
         self._writes_null = self._can_write_null()
@@ -97,36 +99,27 @@ class ChatTemplate:
             messages = [
                 {**message, "content": ""} if message.get("content", "") is None else message for message in messages
             ]
-        return self._render(messages, add_generation_prompt, tools, now)
-
-    def _render(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        add_generation_prompt: bool,
-        tools: Sequence[Mapping[str, object]] | None,
-        now: datetime | None,
-    ) -> str:
         variables: dict[str, object] = {
-            **self._tokens,
             "messages": messages,
-            "tools": tools,
             "add_generation_prompt": add_generation_prompt,
-            "raise_exception": _raise_exception,
-            METER: Meter(self._max_steps),
+            "tools": tools,
         }
         if now is not None:
             variables["strftime_now"] = now.strftime
+        return self._generate(variables, self._max_steps)
+
+    def _generate(self, variables: Mapping[str, object], steps: int) -> str:
         parts = []
         length = 0
         try:
-            for part in self._template.generate(variables):
+            for part in self._template.generate({**self._constants, **variables, METER: Meter(steps)}):
                 parts.append(part)
                 length += len(part)
                 if length > self._max_length:
                     raise _RaisedError(f"The prompt would have more than {self._max_length} characters.")
         except _RaisedError as error:
             raise ParamError(str(error)[:_MAX_ERROR_LENGTH], "messages") from error
-        except Exception as error:  # whatever a program can raise that is not ours
+        except Exception as error:  # a template is a program of others: it can raise anything
             text = f"The model's chat template can't write these messages: {_one_line(error)}."
             raise ParamError(text[:_MAX_ERROR_LENGTH], "messages") from error
         return "".join(parts)
@@ -134,18 +127,19 @@ class ChatTemplate:
     def _can_write_null(self) -> bool:
         """Whether the template knows that a message that calls tools may have None for its content."""
         # some templates want the arguments of a call as an object, some as its JSON
-        return any(self._writes_alike(None, "", arguments) for arguments in ({}, "{}"))
+        arguments: tuple[object, ...] = ({}, "{}")
+        return any(self._count_none(None, form) == self._count_none("", form) for form in arguments)
 
-    def _writes_alike(self, content: str | None, other: str | None, arguments: object) -> bool:
+    def _count_none(self, content: str | None, arguments: object) -> int | float:
+        """How often the text of a call of a tool has the word None; NaN, equal to nothing, if the template fails."""
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
         question = {"role": "user", "content": "q"}
-        answer = {"role": "assistant", "tool_calls": [call]}
-        now = datetime(2000, 1, 1)
+        answer = {"role": "assistant", "content": content, "tool_calls": [call]}
+        variables = {"messages": [question, answer], "add_generation_prompt": False, "tools": None}
         try:
-            texts = [self._render([question, {**answer, "content": c}], False, None, now) for c in (content, other)]
+            return self._generate(variables, _PROBE_STEPS).count("None")
         except ParamError:
-            return False
-        return texts[0].count("None") == texts[1].count("None")
+            return math.nan
 
 
 def _one_line(error: BaseException) -> str:

@@ -117,16 +117,14 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket, with a reset if a response is incomplete: its end must not look like one. Idempotent."""
-        if self._protocol.response_incomplete:
-            self.abort()
-        self._closed = True
-        self._socket.close()
+        self._close(reset=self._protocol.response_incomplete)
 
-    def abort(self) -> None:
-        """Close the socket with a reset. Idempotent. A unix socket can't be reset, and is just closed."""
+    def _close(self, *, reset: bool) -> None:
         if not self._closed:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._closed = True
+            if reset:
+                # no effect on a unix socket, which can't be reset
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._socket.close()
 
     # ---- reading
@@ -168,7 +166,7 @@ class Connection:
     def _enter_phase(self) -> None:
         """Start the time limit of a phase that has just begun."""
         phase = self._protocol.phase
-        if phase is not self._phase:
+        if phase is not self._phase and not self._lingering:
             self._phase = phase
             self._set_deadline(self._limits[phase])
 
@@ -235,7 +233,7 @@ class Connection:
         finally:
             # gone, stalled or cancelled: after half a write there is nothing more to say on this connection
             if rest:
-                self.abort()
+                self._close(reset=True)
 
 
 class _ExchangeTasks(TaskGroup):

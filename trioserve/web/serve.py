@@ -14,6 +14,7 @@ from trioserve.web.app import create_app
 from trioserve.web.listeners import Listeners
 from trioserve.web.options import ServeOptions
 from trioserve.web.server import serve_app
+from trioserve.web.shutdown import Shutdown
 from trioserve.web.state import Access
 
 
@@ -22,7 +23,7 @@ async def serve(
     options: ServeOptions = ServeOptions(),
     *,
     listeners: Listeners | None = None,
-    shutdown: trio.Event | None = None,
+    shutdown: Shutdown | None = None,
     task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve ``engine`` until a shutdown has run its course.
@@ -31,7 +32,7 @@ async def serve(
         engine: an open engine; it must outlive this call.
         options: how to serve.
         listeners: sockets bound before, by ``bind(options)``; None binds now.
-        shutdown: set it to take nothing new and to end when what runs has ended; see ServeOptions.graceful_timeout.
+        shutdown: begin it to take nothing new and to end when what runs has ended, or when its time is up.
         task_status: started with the addresses.
 
     Raises:

@@ -10,7 +10,7 @@ import errno
 import logging
 import resource
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -36,12 +36,20 @@ _ACCEPT_PAUSE: Final = 0.1
 _OTHER_FILES: Final = 64
 
 
+class ShutdownSignal(Protocol):
+    """What a server waits for to shut down. A trio.Event is one."""
+
+    async def wait(self) -> float | None:
+        """Return when it is time: the seconds that requests may go on, or None for the option's graceful_timeout."""
+        ...
+
+
 async def serve_app(
     app: QuartTrio,
     options: ServeOptions,
     *,
     listeners: Listeners | None = None,
-    shutdown: trio.Event | None = None,
+    shutdown: ShutdownSignal | None = None,
     log_access: Callable[[Access], None] = log_nothing,
     task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -50,7 +58,7 @@ async def serve_app(
     Hooks around serving (``before_serving`` and its kin) are not run: what outlives a request belongs in a nursery
     around this call, where its failure ends the server.
 
-    When ``shutdown`` is set, listening and idle connections are closed at once, and requests may go on for
+    When ``shutdown`` comes, the listeners and all idle connections are closed at once, and requests may go on for
     ``options.graceful_timeout`` seconds. A second before that is over, those that are left are told to end (see
     Exchange.closing_scope); then all connections are closed. Cancelling closes all connections at once.
 
@@ -103,7 +111,7 @@ class _Server:
     def __repr__(self) -> str:
         return f"<Server on {', '.join(self._listeners.addresses)} with {len(self._connections)} connections>"
 
-    async def serve(self, shutdown: trio.Event | None) -> None:
+    async def serve(self, shutdown: ShutdownSignal | None) -> None:
         async with trio.open_nursery() as outer:
             if shutdown is not None:
                 outer.start_soon(self._shut_down, shutdown)
@@ -146,14 +154,16 @@ class _Server:
             self._connections.discard(connection)
             self._slots.release()
 
-    async def _shut_down(self, shutdown: trio.Event) -> None:
-        await shutdown.wait()
+    async def _shut_down(self, shutdown: ShutdownSignal) -> None:
+        graceful_timeout = await shutdown.wait()
+        if graceful_timeout is None:
+            graceful_timeout = self._options.graceful_timeout
         self._accepting.cancel()
         await self._context.terminated.set()
         for connection in tuple(self._connections):
             connection.drain()
-        closing_time = min(CLOSING_TIME, self._options.graceful_timeout)
-        await trio.sleep(self._options.graceful_timeout - closing_time)
+        closing_time = min(CLOSING_TIME, graceful_timeout)
+        await trio.sleep(graceful_timeout - closing_time)
         self._state.begin_closing()
         await trio.sleep(closing_time)
         for connection in tuple(self._connections):

@@ -50,6 +50,11 @@ class ServerState:
     """The time for requests in progress is running out; once true, always true."""
     _scopes: set[trio.CancelScope] = attrs.field(factory=set, init=False)
 
+    @property
+    def scope_count(self) -> int:
+        """Scopes that were added and not discarded."""
+        return len(self._scopes)
+
     def add_scope(self) -> trio.CancelScope:
         """A new cancel scope, cancelled by ``begin_closing()``, at once if that has been called already."""
         scope = trio.CancelScope()
