@@ -50,6 +50,7 @@ OTHER_FILES = {
     "pytorch_model.bin": b"again",
     "original/config.json": b"{}",
     "onnx/model.safetensors": b"again",
+    "models/old.safetensors": b"again",
 }
 
 

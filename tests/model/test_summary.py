@@ -65,7 +65,9 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_the_default_model(default_model_path: Path) -> None:
-    assert describe(default_model_path) == ModelSummary(
+    summary = describe(default_model_path)
+
+    assert summary == ModelSummary(
         path=default_model_path,
         form="GGUF 3",
         architecture="llama",
@@ -77,3 +79,4 @@ def test_the_default_model(default_model_path: Path) -> None:
         has_template=True,
         licence="apache-2.0",
     )
+    assert list(summary.kinds) == ["Q4_1", "F32", "Q8_0"]

@@ -1,0 +1,356 @@
+"""The whole server but its sockets and its model: requests as clients write them, answers as they read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from trioserve.engine.engine import Engine
+from trioserve.engine.options import EngineOptions
+from trioserve.testing.device import FakeDevice, Script
+from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say, say_ids
+from trioserve.testing.http import AsgiClient, HttpResponse
+from trioserve.web.app import create_app
+from trioserve.web.exchange import prepare_app
+from trioserve.web.options import ServeOptions
+from trioserve.web.state import STATE_KEY, Access, ServerState
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+SERVE_OPTIONS = ServeOptions(max_body_size=100_000)
+
+
+@attrs.define(eq=False)
+class Server:
+    """An engine, its app, and a client of it."""
+
+    engine: Engine
+    device: FakeDevice
+    client: AsgiClient
+    state: ServerState
+    accesses: list[Access]
+
+    async def post(self, path: str, /, **fields: Any) -> HttpResponse:
+        return await self.client.request("POST", path, body=json.dumps({"model": "tiny-chat", **fields}).encode())
+
+    async def chat(self, text: str = "hi", **fields: Any) -> Any:
+        response = await self.post(CHAT, messages=[{"role": "user", "content": text}], **fields)
+        assert response.status == 200, response.body
+        return json.loads(response.body)
+
+    async def stream(self, path: str, /, **fields: Any) -> list[Any]:
+        """The data of every event, [DONE] as a string."""
+        if path == CHAT:
+            fields = {"messages": [{"role": "user", "content": "hi"}], **fields}
+        response = await self.post(path, stream=True, **fields)
+        assert response.status == 200, response.body
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        events = [event for event in response.body.decode().split("\n\n") if event and not event.startswith(":")]
+        return [event[6:] if event == "data: [DONE]" else json.loads(event.removeprefix("data: ")) for event in events]
+
+    async def assert_idle(self) -> None:  # FAN-27
+        await trio.sleep(0.011)
+        statistics = self.engine.statistics()
+        assert statistics.requests == 0
+        assert (statistics.scheduler.running, statistics.scheduler.waiting) == (0, 0)
+        assert statistics.scheduler.pages_held == 0
+        self.engine.check()
+
+
+@asynccontextmanager
+async def serving(
+    script: Script = count_for_ever,
+    *,
+    options: EngineOptions = FAKE_OPTIONS,
+    serve_options: ServeOptions = SERVE_OPTIONS,
+    **settings: Any,
+) -> AsyncIterator[Server]:
+    block, device = open_fake_engine(script, options=options, **settings)
+    async with block as engine:
+        app = create_app(engine, serve_options)
+        prepare_app(app, serve_options)
+        accesses: list[Access] = []
+        state = ServerState(accesses.append)
+        yield Server(engine, device, AsgiClient(app, state={STATE_KEY: state}), state, accesses)
+
+
+async def test_a_chat_gives_n_answers_in_index_order_and_one_usage() -> None:  # FAN-17, FAN-21
+    async with serving(say(["red", "green", "blue"])) as server:
+        answer = await server.chat(n=3, temperature=1)
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "tiny-chat"
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["red", "green", "blue"]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop"] * 3
+    assert answer["usage"]["completion_tokens"] == len("red") + len("green") + len("blue") + 3
+    assert answer["usage"]["prompt_tokens"] == len("user: hi\nassistant: ") + 2
+
+
+async def test_a_stream_has_roles_first_one_finish_each_one_usage_and_one_done() -> None:  # FAN-18, FAN-19, FAN-20
+    async with serving(say(["red", "", "blue"])) as server:
+        *chunks, done = await server.stream(CHAT, n=3, stream_options={"include_usage": True})
+        await server.assert_idle()
+    assert done == "[DONE]"
+    assert [chunk["choices"][0]["delta"].get("role") for chunk in chunks[:3]] == ["assistant"] * 3
+    assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
+    *chunks, last = chunks
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 10
+    texts, finishes = {0: "", 1: "", 2: ""}, []
+    for chunk in chunks:
+        assert chunk["usage"] is None
+        (choice,) = chunk["choices"]
+        assert choice["index"] not in finishes
+        texts[choice["index"]] += choice["delta"].get("content", "")
+        if choice["finish_reason"]:
+            assert choice["delta"] == {}
+            finishes.append(choice["index"])
+    assert sorted(finishes) == [0, 1, 2]
+    assert texts == {0: "red", 1: "", 2: "blue"}
+
+
+async def test_events_of_one_step_reach_the_client_in_one_write() -> None:
+    async with serving(say("abc")) as server:
+        body = json.dumps({"model": "tiny-chat", "prompt": "x", "n": 8, "stream": True}).encode()
+        async with server.client.open("POST", TEXT, body=body) as exchange:
+            writes = [write async for write in exchange._chunks]
+    with_text = [write for write in writes if b'"text":"a"' in write]
+    assert len(with_text) == 1
+    assert with_text[0].count(b"data: ") == 8
+
+
+async def test_completions_take_texts_ids_and_lists_of_both() -> None:  # case prompt-list-index
+    def repeat_last(draw: Any) -> int:
+        return draw.prompt[-1] if not draw.generated else 256
+
+    async with serving(repeat_last) as server:
+        for prompt, texts in [("aa", "a"), (["aa", "bb"], "ab"), ([97, 98], "b"), ([[97], [98, 99]], "ac")]:
+            response = await server.post(TEXT, prompt=prompt, echo=False)
+            answer = json.loads(response.body)
+            assert [choice["text"] for choice in answer["choices"]] == list(texts)
+        answer = json.loads((await server.post(TEXT, prompt=["aa", "bb"], n=2, echo=True)).body)
+        assert [choice["text"] for choice in answer["choices"]] == ["aaa", "aaa", "bbb", "bbb"]
+        assert answer["usage"]["prompt_tokens"] == 6
+        chunks = await server.stream(TEXT, prompt=["aa", "bb"], n=2)
+        assert {chunk["choices"][0]["index"] for chunk in chunks[:-1]} == {0, 1, 2, 3}
+
+
+async def test_a_completion_has_sixteen_tokens_unless_told_and_a_chat_runs_to_the_end() -> None:
+    async with serving(context_length=64) as server:
+        short = json.loads((await server.post(TEXT, prompt="x")).body)
+        assert short["usage"]["completion_tokens"] == 16
+        # a default is no request: it takes the room there is
+        tight = json.loads((await server.post(TEXT, prompt=[1] * 60)).body)
+        assert tight["usage"]["completion_tokens"] == 4
+        chat = await server.chat("hi")
+        assert chat["usage"]["total_tokens"] == 64
+
+
+async def test_zero_tokens_of_a_completion_are_its_prompt_or_nothing() -> None:  # case max-tokens-edges
+    async with serving() as server:
+        empty = json.loads((await server.post(TEXT, prompt="abc", max_tokens=0)).body)
+        echoed = json.loads((await server.post(TEXT, prompt="abc", max_tokens=0, echo=True)).body)
+        assert (empty["choices"][0]["text"], empty["choices"][0]["finish_reason"]) == ("", "length")
+        assert echoed["choices"][0]["text"] == "abc"
+        assert server.device.plans == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "param"),
+    [
+        ({"model": "nope"}, 404, "model_not_found", "model"),  # case model-404
+        ({"n": 129}, 400, None, "n"),
+        ({"n": 10**6}, 400, None, "n"),  # case huge-n
+        ({"n": 2, "temperature": 0}, 400, None, "n"),
+        ({"top_p": 7}, 400, None, "top_p"),
+        ({"audio": {"voice": "x"}}, 400, None, "audio"),
+        ({"messages": [{"role": "user", "content": "x " * 5000}]}, 400, "context_length_exceeded", "messages"),
+        ({"max_tokens": 10**6}, 400, "context_length_exceeded", "max_tokens"),
+        ({"messages": [{"role": "banana", "content": "x"}]}, 400, None, "messages.0.role"),
+    ],
+)
+async def test_a_refusal_is_the_same_streamed_or_not(
+    fields: dict[str, Any], status: int, code: str | None, param: str
+) -> None:  # case error-before-first-byte-is-http-status
+    async with serving() as server:
+        bodies = []
+        for stream in (False, True):
+            response = await server.post(
+                CHAT, **{"messages": [{"role": "user", "content": "hi"}], "stream": stream, **fields}
+            )
+            assert response.status == status
+            assert response.headers["content-type"] == "application/json"
+            bodies.append(json.loads(response.body))
+        assert bodies[0] == bodies[1]
+        assert (bodies[0]["error"]["code"], bodies[0]["error"]["param"]) == (code, param)
+        assert server.device.plans == []
+        await server.assert_idle()
+
+
+async def test_a_prompt_too_long_says_so_in_the_words_clients_look_for() -> None:
+    async with serving(context_length=100) as server:
+        response = await server.post(TEXT, prompt="x" * 500)
+        assert "maximum context length is 100 tokens" in json.loads(response.body)["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a": "\xff"}', b"[1]", b"null", b"[" * 50_000, b"\xff\xfe{\x00"])
+async def test_a_body_that_is_no_request_is_refused_as_json(body: bytes) -> None:  # case json-body-junk
+    async with serving() as server:
+        for path in (CHAT, TEXT):
+            response = await server.client.request("POST", path, body=body)
+            assert response.status == 400
+            assert json.loads(response.body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, "application/x-www-form-urlencoded", "text/plain", "multipart/form-data"]
+)
+async def test_valid_json_is_taken_under_any_content_type(content_type: str | None) -> None:  # case json-body-junk
+    headers = {} if content_type is None else {"content-type": content_type}
+    async with serving(say("ok")) as server:
+        body = json.dumps({"model": "tiny-chat", "prompt": "x"}).encode()
+        response = await server.client.request("POST", TEXT, body=body, headers=headers)
+        assert json.loads(response.body)["choices"][0]["text"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nope", 404), ("GET", CHAT, 405), ("POST", "/health", 405), ("GET", "/v1/models/nope", 404)],
+)
+async def test_errors_of_http_are_json_too(method: str, path: str, status: int) -> None:
+    async with serving() as server:
+        response = await server.client.request(method, path)
+        assert response.status == status
+        assert response.headers["content-type"] == "application/json"
+        assert json.loads(response.body)["error"]["message"]
+        assert status != 405 or "POST" in response.headers["allow"] or "GET" in response.headers["allow"]
+
+
+async def test_a_body_that_is_too_large_is_413_as_json() -> None:
+    async with serving() as server:
+        response = await server.client.request("POST", TEXT, body=b" " * 100_001)
+        assert response.status == 413
+        assert json.loads(response.body)["error"]["message"] == "The body of the request is too large."
+
+
+async def test_what_is_served_can_be_asked_for() -> None:
+    async with serving() as server:
+        get = server.client.request
+        assert json.loads((await get("GET", "/health")).body) == {"status": "ok"}
+        assert "version" in json.loads((await get("GET", "/version")).body)
+        (card,) = json.loads((await get("GET", "/v1/models")).body)["data"]
+        assert (card["id"], card["max_model_len"]) == ("tiny-chat", 4096)
+        assert json.loads((await get("GET", "/v1/models/tiny-chat")).body) == card
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.01, 0.015, 0.025, 0.5])
+async def test_a_disconnect_at_any_moment_ends_every_choice_within_a_step(
+    stream: bool, seconds: float
+) -> None:  # FAN-25, case disconnect-before-first-chunk
+    body = json.dumps({"model": "tiny-chat", "prompt": "g" * 600, "n": 8, "max_tokens": 900, "stream": stream}).encode()
+    async with serving() as server:
+        async with server.client.open("POST", TEXT, body=body) as exchange:
+            await trio.sleep(seconds)
+            exchange.disconnect()
+        await server.assert_idle()
+        assert [access.status for access in server.accesses] == [499]
+
+
+async def test_a_client_that_reads_nothing_stops_its_own_choices_only() -> None:  # FAN-29
+    options = attrs.evolve(FAKE_OPTIONS, max_backlog=8)
+    body = json.dumps({"model": "tiny-chat", "prompt": "x", "n": 4, "max_tokens": 3000, "stream": True}).encode()
+    async with serving(options=options) as server:
+        async with server.client.open("POST", TEXT, body=body) as exchange:
+            await exchange.receive()
+            await trio.sleep(60)
+            assert sum(len(plan.rows.tokens) for plan in server.device.plans) < 500
+            other = await server.chat(max_tokens=50)
+            assert other["usage"]["completion_tokens"] == 50
+        await server.assert_idle()
+
+
+async def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:  # FAN-10
+    options = attrs.evolve(FAKE_OPTIONS, max_running=1, max_queued=2)
+    async with serving(options=options) as server:
+        async with server.engine.generate("x") as running:
+            await running.receive()
+            for stream in (False, True):
+                response = await server.post(TEXT, prompt="x", n=3, stream=stream)
+                assert response.status == 429
+                assert int(response.headers["retry-after"]) >= 1
+                assert json.loads(response.body)["error"]["code"] == "queue_full"
+
+
+async def test_a_draining_engine_is_503_with_a_time_to_come_back() -> None:  # FAN-10
+    async with serving() as server:
+        server.engine.begin_drain()
+        for stream in (False, True):
+            response = await server.post(TEXT, prompt="x", stream=stream)
+            assert response.status == 503
+            assert int(response.headers["retry-after"]) >= 1
+
+
+async def test_silence_in_a_stream_is_filled_with_comments_that_are_no_events() -> None:
+    async with serving(say("a"), step_seconds=40) as server:
+        response = await server.post(TEXT, prompt="x", stream=True)
+        assert response.body.count(b": ping\n\n") == 4
+        assert response.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_stream_longer_than_a_minute_is_not_cut() -> None:  # case stream-cut-at-60s
+    async with serving(step_seconds=1) as server:
+        chunks = await server.stream(TEXT, prompt="x", max_tokens=90)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks[:-1]) == "0123456789" * 9
+        assert chunks[-1] == "[DONE]"
+
+
+async def test_a_choice_that_fails_in_mid_stream_is_an_error_event_and_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # FAN-23, FAN-28, case mid-stream-error-visible
+    async with serving(say_ids([97, 98, 99, 100])) as server:
+        real: Callable[[int], bytes] = server.engine.tokenizer.token_bytes
+
+        def fails(token_id: int) -> bytes:
+            if token_id == 100:
+                raise ValueError("broken parser")
+            return real(token_id)
+
+        monkeypatch.setattr(server.engine.tokenizer, "token_bytes", fails)
+        events = await server.stream(TEXT, prompt="x", n=2)
+        assert events[-1] == "[DONE]"
+        assert "ValueError: broken parser" in events[-2]["error"]["message"]
+        assert not any(choice["finish_reason"] for event in events[:-2] for choice in event["choices"])
+        response = await server.post(TEXT, prompt="x", n=2)
+        assert response.status == 500
+        assert "ValueError: broken parser" in json.loads(response.body)["error"]["message"]
+        await server.assert_idle()
+
+
+async def test_a_stream_that_a_shutdown_cuts_off_ends_with_an_error_event() -> None:  # case shutdown-inflight
+    body = json.dumps({"model": "tiny-chat", "prompt": "x", "max_tokens": 3000, "stream": True}).encode()
+    async with serving() as server:
+        async with server.client.open("POST", TEXT, body=body) as exchange:
+            await exchange.receive()
+            server.state.begin_closing()
+            response = await exchange.response()
+        *_, error, done = response.body.decode().strip().split("\n\n")
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "server_stopping"
+        assert done == "data: [DONE]"
+        await server.assert_idle()
+
+
+@pytest.mark.parametrize(("given", "echoed"), [("abc-1", True), ("x" * 128, True), ("x" * 129, False), ("\xff", False)])
+async def test_a_plain_request_id_is_echoed(given: str, echoed: bool) -> None:  # FAN-12
+    async with serving(say("ok")) as server:
+        body = json.dumps({"model": "tiny-chat", "prompt": "x"}).encode()
+        for stream in (False, True):
+            response = await server.client.request("POST", TEXT, body=body, headers={"X-Request-Id": given})
+            assert response.headers.get("x-request-id") == (given if echoed else None)
+            body = json.dumps({"model": "tiny-chat", "prompt": "x", "stream": stream}).encode()
