@@ -43,7 +43,7 @@ ALLOWED = {
     "jinja2": {"text"},
     "msgspec": {"text", "wire", "model", "web"},
     "huggingface_hub": {"model"},
-    "safetensors": {"model", "testing"},
+    "safetensors": set(),
     "asyncio": set(),
     "transformers": set(),
 }

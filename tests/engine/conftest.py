@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -11,5 +12,6 @@ from trioserve.testing.clock import run_virtual
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+        if is_async and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.trio(run=run_virtual), append=False)

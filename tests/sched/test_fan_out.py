@@ -46,6 +46,16 @@ def test_the_second_prompt_finds_the_first_in_the_cache(simulate: Callable) -> N
     assert statistics.prompt_tokens_computed == len(PROMPT) + 5
 
 
+@pytest.mark.parametrize("budget", [7, 8, 64])
+def test_a_prompt_is_found_while_its_choices_still_run(simulate: Callable, budget: int) -> None:
+    sim = simulate(max_batch_tokens=budget)  # with 7, the second page is filled by a chunk of one token
+    sim.submit([1] * 8, max_tokens=20)
+    sim.steps(3)
+    (uid,) = sim.submit([1] * 9)
+    sim.step()
+    assert sim[uid].admitted.cached_tokens == 8
+
+
 def test_an_answer_is_found_by_the_next_turn_of_the_conversation(simulate: Callable) -> None:
     sim = simulate()
     (first,) = sim.submit(PROMPT, max_tokens=5)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 
 from trioserve.sched.group import Group
 from trioserve.step import StepPlan
+
+if TYPE_CHECKING:
+    from tests.sched.conftest import Simulation
 
 
 def spans(plan: StepPlan) -> list[int]:
@@ -106,7 +110,7 @@ def test_a_start_leaves_a_page_for_each_that_runs(simulate: Callable) -> None:
     assert sim.state.statistics().preemptions == 0
 
 
-def both_decode(sim, older: dict, younger: dict) -> None:  # type: ignore[no-untyped-def]
+def both_decode(sim: Simulation, older: dict[str, object], younger: dict[str, object]) -> None:
     """Bring two groups to decode though there are not enough slots: the older was paused meanwhile."""
     uids = sim.submit(**older)
     sim.steps(2)
@@ -118,8 +122,9 @@ def both_decode(sim, older: dict, younger: dict) -> None:  # type: ignore[no-unt
         sim.drained(uid)
 
 
-def test_more_decodes_than_slots_take_turns_oldest_first(simulate: Callable) -> None:
-    sim = simulate(max_running=2)
+@pytest.mark.parametrize("bound", ["max_running", "max_batch_tokens"])
+def test_more_decodes_than_slots_take_turns_oldest_first(simulate: Callable, bound: str) -> None:
+    sim = simulate(**{bound: 2})
     both_decode(
         sim,
         {"prompt": [1], "n": 1, "max_tokens": 40, "seed": 10},
@@ -232,6 +237,21 @@ def test_preemption_changes_nothing_but_the_time(
     assert statistics.prompt_tokens_computed + statistics.prompt_tokens_cached == 8 * 7
     assert statistics.tokens_generated == sum(len(sim[uid].tokens) for uid in uids)
     assert {sim[uid].admitted.cached_tokens for uid in uids} == {0}
+
+
+def test_what_one_sibling_computed_again_the_others_find(simulate: Callable) -> None:
+    sim = simulate(page_count=8, max_batch_tokens=8)
+    uids = sim.submit([1] * 9, 2, max_tokens=9)
+    sim.steps(3)
+    for uid in uids:
+        sim.pause(uid)
+    sim.submit([7] * 31)  # takes all pages
+    sim.finish()
+    for uid in uids:
+        sim.drained(uid)
+    sim.finish()
+    # ten tokens of each had been computed; the two whole pages of the prompt only once more
+    assert sim.state.statistics().tokens_recomputed == 10 + 2
 
 
 def test_recomputed_prompt_tokens_are_counted_apart(simulate: Callable) -> None:  # FAN-8

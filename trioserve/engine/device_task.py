@@ -9,6 +9,7 @@ cancelled engine interrupts the running step and waits for the thread, so no ten
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -30,12 +31,18 @@ def _failed(plan: StepPlan, error: Exception) -> DeviceError:
 
 
 def _device_main(
-    device: Device, plans: queue.SimpleQueue[StepPlan | None], post: Post, token: trio.lowlevel.TrioToken
+    device: Device,
+    plans: queue.SimpleQueue[StepPlan | None],
+    stopping: threading.Event,
+    post: Post,
+    token: trio.lowlevel.TrioToken,
 ) -> None:
     while (plan := plans.get()) is not None:
         try:
             result = device.run(plan)
         except Exception as error:
+            if stopping.is_set():
+                return  # it was interrupted on purpose
             raise _failed(plan, error) from error
         token.run_sync_soon(post, result)
 
@@ -49,11 +56,13 @@ async def run_device(
         DeviceError: a step failed; its cause is what the device raised.
     """
     plans = queue.SimpleQueue[StepPlan | None]()
+    stopping = threading.Event()
 
     async def stop_when_cancelled() -> None:
         try:
             await trio.sleep_forever()
         finally:
+            stopping.set()
             device.interrupt()
             plans.put(None)
 
@@ -63,7 +72,9 @@ async def run_device(
         token = trio.lowlevel.current_trio_token()
         own_thread = trio.CapacityLimiter(1)
         with _remembering(mailbox):
-            await trio.to_thread.run_sync(_device_main, device, plans, mailbox.post, token, limiter=own_thread)
+            await trio.to_thread.run_sync(
+                _device_main, device, plans, stopping, mailbox.post, token, limiter=own_thread
+            )
 
 
 async def run_async_device(

@@ -35,6 +35,8 @@ class ModelInfo:
     """None: the model has no chat template, so it can complete texts but not chat."""
     default_temperature: float | None = None
     """None: the model's files say nothing."""
+    warnings: tuple[str, ...] = ()
+    """What in the model's files was odd, for people."""
 
 
 @attrs.frozen(kw_only=True)

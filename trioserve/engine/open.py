@@ -63,6 +63,7 @@ def open_engine(
             tokenizer=loaded.tokenizer,
             template=loaded.template,
             default_temperature=loaded.default_temperature,
+            warnings=loaded.warnings,
         )
         try:
             return info, device if device is not None else _load_device(loaded, options)

@@ -18,7 +18,8 @@ anyway, and dropping the siblings' own pages too would cost their recomputation 
 The youngest sequence of the youngest group goes first, so a group shrinks from its end.
 
 Why something always moves: the oldest sequence that is not paused can take pages from everybody, and a sequence
-is never longer than the pool (see SchedulerState.submit), so it finishes; then another one is the oldest.
+is never longer than the pool (see SchedulerState.submit), so it finishes; then another one is the oldest. The
+pages that a start has to leave for those that run are none when nothing runs.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ class Roster:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.choices: dict[Uid, Choice] = {}
+        self.paused_choices = 0
         self.waiting = Waiting()
         self.residents: list[Sequence] = []
         self.totals = Totals()
@@ -109,6 +110,7 @@ class Roster:
 
     def pause(self, choice: Choice, paused: bool) -> None:
         """Let a choice rest, or go on."""
+        self.paused_choices += paused - choice.paused
         choice.paused = paused
         for sequence in (choice.sequence, choice.sequence.parent):
             if sequence is not None:
@@ -117,6 +119,7 @@ class Roster:
     def end(self, choice: Choice) -> None:
         """Forget a choice, and release the sequences that nobody else needs."""
         del self.choices[choice.spec.uid]
+        self.paused_choices -= choice.paused
         choice.ended = True
         for sequence in (choice.sequence, choice.sequence.parent):
             if sequence is not None:
@@ -156,6 +159,8 @@ class Roster:
         for sequence in known.values():
             if any(self.choices.get(choice.spec.uid) is not choice for choice in sequence.choices):
                 raise InvariantError(f"{sequence} is kept for a choice that has ended")
+        if self.paused_choices != sum(choice.paused for choice in self.choices.values()):
+            raise InvariantError(f"{self.paused_choices} choices are not the paused ones")
         for choice in self.choices.values():
             for needed in (choice.sequence, choice.sequence.parent):
                 if needed is not None and (id(needed) not in known or choice not in needed.choices):

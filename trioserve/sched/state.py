@@ -141,12 +141,13 @@ class SchedulerState:
             raise ParamError(
                 f"The prompt has {prompt_tokens} tokens. With the answer, at most {capacity} fit in memory here.",
                 "prompt",
+                "context_length_exceeded",
             )
         live = [choice.uid for choice in group.choices if choice.uid in self._roster.choices]
         if live:
             raise InvariantError(f"{live[0]} is live already")
         # paused ones take no slot, and might rest for long
-        present = sum(not choice.paused for choice in self._roster.choices.values())
+        present = len(self._roster.choices) - self._roster.paused_choices
         bound = self.options.slots + self.options.max_queued
         if present + n > bound:
             raise QueueFullError(
@@ -257,5 +258,5 @@ class SchedulerState:
 
     def _retry_after(self, now: float) -> int:
         """Whole seconds: as long as the oldest in the queue has waited, a newcomer will have to wait about as well."""
-        waited = [now - sequence.group.submitted for sequence in self._roster.waiting][:1]
-        return min(LONGEST_RETRY_S, max(1, math.ceil(waited[0]))) if waited else 1
+        oldest = next(iter(self._roster.waiting), None)
+        return 1 if oldest is None else min(LONGEST_RETRY_S, max(1, math.ceil(now - oldest.group.submitted)))

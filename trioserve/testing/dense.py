@@ -21,10 +21,12 @@ def dense_logits(spec: DecoderSpec, weights: Weights, tokens: list[int]) -> Arra
 
     def linear(x: Array, name: str, bias: bool) -> Array:
         y: Array = x @ weights.float32(name).astype(np.float64).T
-        return y + weights.float32(f"{name}_bias") if bias else y
+        if bias:
+            y += weights.float32(f"{name}_bias")
+        return y
 
     def norm(x: Array, name: str) -> Array:
-        rms = np.sqrt((x**2).mean(axis=-1, keepdims=True) + spec.norm_eps)
+        rms: Array = np.sqrt((x**2).mean(axis=-1, keepdims=True) + spec.norm_eps)
         return x / rms * weights.float32(name)
 
     def attention(x: Array, layer: int) -> Array:

@@ -16,7 +16,7 @@ from typing import Final
 from jinja2 import Template, Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import do_indent, do_join, do_replace
+from jinja2.filters import do_indent, do_join, do_replace, do_title
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -25,7 +25,8 @@ from jinja2.utils import Namespace
 from trioserve.text.metering import COUNTING_FILTERS, MAX_NESTING, Meter, WorkError, count_work, meter_of
 
 _UNBOUNDED_FILTERS: Final = (
-    "batch center filesizeformat format pprint random round slice striptags sum urlize wordwrap xmlattr"
+    "batch center filesizeformat format pprint random round slice striptags sum urlencode urlize wordcount wordwrap "
+    "xmlattr"
 )
 """Filters whose work or result is out of proportion to what they are given, or random."""
 # fmt: off
@@ -71,6 +72,15 @@ def _indent(context: Context, s: object, width: int | str = 4, first: bool = Fal
     text = str(s)
     meter.text(len(text) + (1 + len(text.splitlines())) * _width(width))
     return do_indent(text, width, first, blank)
+
+
+@pass_context
+def _title(context: Context, s: object) -> str:
+    meter = meter_of(context)
+    meter.read_all(s)
+    text = str(s)
+    meter.spend(len(text))  # it is in Python
+    return do_title(text)
 
 
 @pass_context
@@ -128,7 +138,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
         for name in _UNBOUNDED_FILTERS.split():
             del self.filters[name]
-        self.filters |= {"replace": _replace, "join": _join, "indent": _indent, "tojson": _tojson}
+        self.filters |= {"replace": _replace, "join": _join, "indent": _indent, "title": _title, "tojson": _tojson}
         self.filters |= COUNTING_FILTERS
         del self.globals["lipsum"]
         self.globals["namespace"] = _QuietNamespace
@@ -164,8 +174,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
         meter = meter_of(context)
-        # what a macro or the next level of a loop does with its arguments is counted there
-        read = meter.read if isinstance(obj, (Macro, LoopContext)) else meter.read_all
+        if isinstance(obj, (Macro, LoopContext)):
+            meter.spend(8)
+            read = meter.read  # what it does with its arguments is counted there
+        else:
+            read = meter.read_all
         args = tuple(map(read, args))
         kwargs = {name: read(value) for name, value in kwargs.items()}
         owner = getattr(obj, "__self__", None)

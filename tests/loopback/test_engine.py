@@ -1,0 +1,238 @@
+"""The real HTTP stack in front of a real engine: sockets, the official client, and a device in its own thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import openai
+import pytest
+import trio
+
+from trioserve.abc import DeviceInfo
+from trioserve.engine.engine import Engine, ModelInfo
+from trioserve.engine.open import EngineBlock
+from trioserve.engine.options import EngineOptions
+from trioserve.errors import DeviceError
+from trioserve.params import SamplingParams
+from trioserve.step import StepPlan, StepResult
+from trioserve.testing.engine import FAKE_MODEL, FAKE_TEMPLATE, open_fake_engine, say
+from trioserve.testing.http import RawClient, request_bytes
+from trioserve.testing.tokenizer import EOS, ByteTokenizer
+from trioserve.text.template import ChatTemplate
+from trioserve.web.listeners import bind
+from trioserve.web.options import ServeOptions
+from trioserve.web.serve import serve
+from trioserve.web.shutdown import Shutdown
+
+STEP_SECONDS = 0.002
+
+
+@attrs.define(eq=False)
+class Served:
+    engine: Engine
+    port: int
+    shutdown: Shutdown
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0)
+
+
+@asynccontextmanager
+async def serving(block: EngineBlock) -> AsyncIterator[Served]:
+    options = ServeOptions(port=0, graceful_timeout=0.2)
+    with trio.fail_after(20), bind(options) as listeners:
+        async with block as engine, trio.open_nursery() as nursery:
+            shutdown = Shutdown()
+            await nursery.start(
+                lambda task_status: serve(
+                    engine, options, listeners=listeners, shutdown=shutdown, task_status=task_status
+                )
+            )
+            yield Served(engine, listeners.port, shutdown)
+            shutdown.begin(0)
+
+
+async def until(condition: Callable[[], bool]) -> float:
+    """Seconds until something holds; the clock of the test is real."""
+    begin = trio.current_time()
+    while not condition():
+        await trio.sleep(STEP_SECONDS / 4)
+    return trio.current_time() - begin
+
+
+async def test_the_official_client_gets_n_answers() -> None:
+    block, _ = open_fake_engine(say(["red", "green", "blue", "grey"]), step_seconds=STEP_SECONDS)
+    async with serving(block) as served:
+        with served.client() as client:
+            answer = await trio.to_thread.run_sync(
+                lambda: client.chat.completions.create(
+                    model=FAKE_MODEL, messages=[{"role": "user", "content": "go"}], n=4, temperature=1
+                )
+            )
+    assert [choice.message.content for choice in answer.choices] == ["red", "green", "blue", "grey"]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3 + 5 + 4 + 4 + 4
+
+
+async def test_the_official_client_gets_a_stream_with_the_right_indices() -> None:
+    def read(client: openai.OpenAI) -> list[Any]:
+        return list(
+            client.chat.completions.create(
+                model=FAKE_MODEL,
+                messages=[{"role": "user", "content": "go"}],
+                n=3,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+
+    block, _ = open_fake_engine(say(["red", "green", "blue"]), step_seconds=STEP_SECONDS)
+    async with serving(block) as served:
+        with served.client() as client:
+            chunks = await trio.to_thread.run_sync(read, client)
+    texts, finishes = ["", "", ""], []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            if choice.finish_reason:
+                finishes.append((choice.index, choice.finish_reason))
+    assert texts == ["red", "green", "blue"]
+    assert sorted(finishes) == [(0, "stop"), (1, "stop"), (2, "stop")]
+    assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage] == [15]
+
+
+async def test_the_official_client_raises_what_the_server_says() -> None:
+    def ask(client: openai.OpenAI, **fields: Any) -> Any:
+        return client.completions.create(**{"model": FAKE_MODEL, "prompt": "x", **fields})
+
+    block, _ = open_fake_engine(say("ok"), step_seconds=STEP_SECONDS)
+    async with serving(block) as served:
+        with served.client() as client:
+            with pytest.raises(openai.NotFoundError, match="does not exist here"):
+                await trio.to_thread.run_sync(lambda: ask(client, model="nope"))
+            with pytest.raises(openai.BadRequestError, match="n must be at most 128") as caught:
+                await trio.to_thread.run_sync(lambda: ask(client, n=129))
+    assert caught.value.param == "n"
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["close", "reset"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_disconnect_frees_all_pages_within_one_step(stream: bool, reset: bool) -> None:  # FAN-25
+    body = json.dumps({"model": FAKE_MODEL, "prompt": "p" * 300, "n": 16, "max_tokens": 3000, "stream": stream})
+    block, device = open_fake_engine(step_seconds=0.05)
+    async with serving(block) as served:
+        client = await RawClient.connect(served.port)
+        await client.send(request_bytes("POST", "/v1/completions", body=body.encode()))
+        await until(lambda: served.engine.statistics().scheduler.running == 16)
+        steps = len(device.plans)
+        client.reset() if reset else client.close()
+        await until(lambda: served.engine.statistics().scheduler.pages_held == 0)
+        # the step that ran when the client left, and no other
+        assert len(device.plans) <= steps + 1
+        assert served.engine.statistics().requests == 0
+        served.engine.check()
+
+
+async def test_disconnects_in_a_burst_leave_nothing_behind() -> None:  # case abort-needs-shield
+    body = json.dumps({"model": FAKE_MODEL, "prompt": "count", "n": 2, "max_tokens": 3000, "stream": True}).encode()
+    block, _ = open_fake_engine(step_seconds=STEP_SECONDS)
+
+    async def leave(served: Served, number: int) -> None:
+        client = await RawClient.connect(served.port)
+        await client.send(request_bytes("POST", "/v1/completions", body=body))
+        await client.receive_until(b"data: ")
+        client.reset() if number % 2 else client.close()
+
+    async with serving(block) as served:
+        for _ in range(4):
+            async with trio.open_nursery() as nursery:
+                for number in range(12):
+                    nursery.start_soon(leave, served, number)
+        await until(lambda: served.engine.statistics().requests == 0)
+        await until(lambda: served.engine.statistics().scheduler.pages_held == 0)
+        served.engine.check()
+
+
+@attrs.define(eq=False)
+class ThreadDevice:
+    """An abc.Device that says "a", and notes what happens to it."""
+
+    step_seconds: float = 0.0
+    fails_at: int | None = None
+    threads: set[int] = attrs.field(factory=set)
+    interrupted: threading.Event = attrs.field(factory=threading.Event)
+    closed: bool = False
+    info: DeviceInfo = DeviceInfo(name="thread", vocab_size=259, context_length=4096, page_size=16, page_count=512)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.threads.add(threading.get_ident())
+        if plan.number == self.fails_at:
+            raise RuntimeError("out of order")
+        if self.interrupted.wait(self.step_seconds):
+            raise DeviceError("interrupted")
+        return StepResult(plan.number, array("i", [ord("a")] * len(plan.rows.tokens)))
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+    def close(self) -> None:
+        assert threading.get_ident() not in self.threads
+        self.closed = True
+
+
+def on_thread(device: ThreadDevice) -> EngineBlock:
+    async def load() -> tuple[ModelInfo, ThreadDevice]:
+        await trio.lowlevel.checkpoint()
+        template = ChatTemplate(FAKE_TEMPLATE, bos_token="", eos_token="")
+        return ModelInfo(id=FAKE_MODEL, tokenizer=ByteTokenizer(), template=template), device
+
+    return EngineBlock(load, EngineOptions())
+
+
+async def test_the_device_runs_in_one_thread_of_its_own() -> None:
+    device = ThreadDevice()
+    async with on_thread(device) as engine:
+        answer = await engine.complete("x", SamplingParams(n=3, max_tokens=20))
+        await engine.complete("y", SamplingParams(max_tokens=20))
+    assert [choice.text for choice in answer.choices] == ["a" * 20] * 3
+    assert len(device.threads) == 1
+    assert threading.get_ident() not in device.threads
+    assert device.closed
+
+
+async def test_leaving_an_engine_interrupts_the_step_that_runs() -> None:
+    device = ThreadDevice(step_seconds=60)
+    begin = time.monotonic()
+    async with on_thread(device) as engine, engine.generate("x", SamplingParams(n=2)):
+        await until(lambda: bool(device.threads))
+    assert time.monotonic() - begin < 5
+    assert device.closed
+
+
+async def test_a_step_that_fails_in_the_thread_ends_the_engine() -> None:
+    device = ThreadDevice(fails_at=3)
+    with pytest.raises(DeviceError, match="step 3: RuntimeError: out of order"):
+        async with on_thread(device) as engine:
+            await engine.complete("x", SamplingParams(max_tokens=20, ignore_eos=True))
+    assert device.closed
+    assert EOS not in device.threads
+
+
+async def test_an_event_loop_serves_while_the_device_computes() -> None:
+    device = ThreadDevice(step_seconds=0.3)
+    async with serving(on_thread(device)) as served:
+        async with served.engine.generate("x", SamplingParams(n=2)):
+            await until(lambda: bool(device.threads))
+            begin = trio.current_time()
+            client = await RawClient.connect(served.port)
+            await client.send(request_bytes("GET", "/health"))
+            await client.receive_until(b'{"status":"ok"}')
+            assert trio.current_time() - begin < 0.2
+            client.close()
