@@ -92,15 +92,38 @@ def test_the_default_models_answers_are_those_of_transformers(default_device: Re
         assert answer == case["answer"], f"prompt {case['prompt']}"
 
 
+@pytest.fixture(scope="module")
+def logits_alone(default_device: ReferenceDevice) -> list[npt.NDArray[np.float32]]:
+    """The logits after each prompt, computed one prompt at a time."""
+    found = []
+    for case in expected("expected_smollm2.json")["prompts"]:
+        plan = make_plan([Span(tokens=case["prompt"], pages=range(4), rows=[Row()])])
+        found += default_device.logits(plan).values()
+    return found
+
+
 @pytest.mark.model
-def test_the_default_models_logits_are_those_of_transformers(default_device: ReferenceDevice) -> None:
+def test_the_default_models_logits_are_those_of_transformers(logits_alone: list[npt.NDArray[np.float32]]) -> None:
     known = expected("expected_smollm2.json")
-    differences = []
-    for case in known["prompts"]:
-        tokens = case["prompt"]
-        plan = make_plan([Span(tokens=tokens, pages=range(-(-len(tokens) // 16)), rows=[Row()])])
-        logits = default_device.logits(plan)[len(tokens) - 1]
-        differences.append(float(np.abs(logits[case["top_ids"]] - np.array(case["top_logits"])).max()))
-    print(f"logits differ by {max(differences):.1e} at most")  # noqa: T201
+    difference = max(
+        float(np.abs(logits[case["top_ids"]] - np.array(case["top_logits"])).max())
+        for case, logits in zip(known["prompts"], logits_alone, strict=True)
+    )
+    print(f"logits differ by {difference:.1e} at most")  # noqa: T201
     # half the smallest distance between a token taken and the next best: equal answers are no accident
-    assert max(differences) < min(1e-3, known["smallest_gap"] / 2)
+    assert difference < min(1e-3, known["smallest_gap"] / 2)
+
+
+@pytest.mark.model
+def test_the_default_models_logits_are_the_same_bits_in_a_batch_and_in_chunks(
+    default_device: ReferenceDevice, logits_alone: list[npt.NDArray[np.float32]]
+) -> None:
+    # FAN-15, case real-model-parity
+    prompts = [case["prompt"] for case in expected("expected_smollm2.json")["prompts"]]
+    cuts = [i % len(prompt) for i, prompt in enumerate(prompts)]
+    tables = [range(4 * i, 4 * i + 4) for i in range(len(prompts))]
+    parts = list(zip(prompts, cuts, tables, strict=True))
+    default_device.run(make_plan([Span(tokens=p[:cut], pages=table) for p, cut, table in parts if cut]))
+    rest = [Span(tokens=p[cut:], start=cut, pages=table, rows=[Row()]) for p, cut, table in parts]
+    together = default_device.logits(make_plan(rest)).values()
+    assert all(np.array_equal(a, b) for a, b in zip(logits_alone, together, strict=True))
