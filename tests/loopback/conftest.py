@@ -15,7 +15,9 @@ import attrs
 import pytest
 import trio
 from quart import request
+from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
+from quart_trio.wrappers import TrioResponse
 
 from trioserve.web.exchange import exchange
 from trioserve.web.listeners import bind
@@ -81,6 +83,21 @@ class Jobs:
                 await channel.send(b"data: closing\n\n")
 
 
+class TightBody(ResponseBody):
+    """Has always more, and waits for nothing."""
+
+    async def __aenter__(self) -> TightBody:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    def __aiter__(self) -> TightBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return EVENT
+
+
 @pytest.fixture
 def jobs() -> Jobs:
     return Jobs()
@@ -121,7 +138,11 @@ def app(jobs: Jobs) -> QuartTrio:
         await exchange().nursery.start(jobs.rest)
         return bytes(int(request.args["size"]))
 
-    @app.get("/break")
+    @app.get("/tight")
+    async def tight() -> Any:
+        return TrioResponse(TightBody())
+
+    @app.route("/break", methods=["GET", "POST"])
     async def break_off() -> Any:
         send_channel, receive_channel = trio.open_memory_channel[bytes](2)
 

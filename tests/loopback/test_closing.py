@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from typing import Any
 
 import h11
 import pytest
 import trio
+from quart_trio import QuartTrio
 
 from trioserve.testing.http import RawClient, request_bytes
+from trioserve.web.exchange import Exchange, exchange
 
 CLOSE = {"Connection": "close"}
 
@@ -52,10 +55,18 @@ async def test_requests_sent_together_are_answered_in_order(start: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_errors")
-async def test_a_body_nobody_wanted_does_not_cost_the_connection(start: Any) -> None:
+@pytest.mark.parametrize(
+    "request_",
+    [
+        request_bytes("POST", "/unread", body=b"x" * 10_000),
+        request_bytes("POST", "/unread", headers={"Transfer-Encoding": "chunked"}) + b"1\r\nx\r\n" * 50 + b"0\r\n\r\n",
+    ],
+    ids=["whole", "in small pieces"],
+)
+async def test_a_body_nobody_wanted_does_not_cost_the_connection(start: Any, request_: bytes) -> None:
     served = await start()
     with await RawClient.connect(served.port) as client:
-        await client.send(request_bytes("POST", "/unread", body=b"x" * 10_000))
+        await client.send(request_)
         assert (await client.response()).status == 401
         await client.send(request_bytes("GET", "/health"))
         assert (await client.response()).body == b"ok"
@@ -69,9 +80,10 @@ async def test_a_body_nobody_wanted_does_not_cost_the_connection(start: Any) -> 
         request_bytes("GET", "/health", http_version="1.0"),
         request_bytes("GET", "/stream?chunks=3", headers=CLOSE),
         request_bytes("GET", "/stream?chunks=3", http_version="1.0"),
+        request_bytes("GET", "/stream?chunks=3", headers=CLOSE) + b"bytes that mean nothing",
         request_bytes("POST", "/unread", headers={"Content-Length": "2000"}),
     ],
-    ids=["close", "HTTP/1.0", "stream, close", "stream, HTTP/1.0", "answered before the upload"],
+    ids=["close", "HTTP/1.0", "stream, close", "stream, HTTP/1.0", "close, stray bytes", "answered before the upload"],
 )
 async def test_the_server_closes_after_a_last_response(start: Any, request_: bytes) -> None:
     served = await start()
@@ -179,6 +191,7 @@ async def test_a_client_that_never_stops_uploading_is_closed(start: Any) -> None
     with await RawClient.connect(served.port) as client:
         await client.send(request_bytes("POST", "/size", headers={"Content-Length": "20000000"}))
         assert (await client.response("POST")).status == 413
+        began = trio.current_time()
 
         async def upload() -> None:
             while True:
@@ -187,6 +200,74 @@ async def test_a_client_that_never_stops_uploading_is_closed(start: Any) -> None
 
         with pytest.raises(OSError, match=r"Broken pipe|reset"), trio.fail_after(3):
             await upload()
+        # but not before it had the time to find the answer
+        assert trio.current_time() - began > 0.5
+
+
+@pytest.mark.usefixtures("no_errors")
+async def test_a_body_that_is_not_http_ends_its_exchange_with_400(start: Any, jobs: Any) -> None:
+    served = await start()
+    with await RawClient.connect(served.port) as client:
+        await client.send(request_bytes("POST", "/wait", headers={"Transfer-Encoding": "chunked"}) + b"1\r\nx\r\n")
+        await jobs.wait_until_running(1)
+        await client.send(b"zz\r\n")
+        assert (await client.response("POST")).status == 400
+        with trio.fail_after(0.5):
+            await jobs.wait_until_running(0)
+    assert await served.statuses(1) == [499]
+
+
+@pytest.mark.usefixtures("no_errors")
+async def test_a_client_that_sends_far_ahead_is_cut_off(start: Any, jobs: Any) -> None:
+    served = await start()
+    with await RawClient.connect(served.port) as client:
+        await client.send(request_bytes("GET", "/wait"))
+        await jobs.wait_until_running(1)
+        await client.send(request_bytes("POST", "/size", body=bytes(60_000)))
+        await trio.sleep(0.02)
+        assert jobs.running == 1
+        await client.send(request_bytes("POST", "/size", body=bytes(60_000)))
+        await jobs.wait_until_running(0)
+        assert await client.receive_all() == b""
+    assert await served.statuses(1) == [499]
+
+
+async def test_a_stream_that_fails_in_mid_upload_ends_the_connection(start: Any, jobs: Any) -> None:
+    served = await start(max_connections=1)
+    with await RawClient.connect(served.port) as client:
+        await client.send(request_bytes("POST", "/break", headers={"Transfer-Encoding": "chunked"}))
+        with pytest.raises(OSError, match=r"Broken pipe|reset"), trio.fail_after(5):
+            # many small pieces, so that the reading task is in the middle of some when the exchange fails
+            while True:
+                await client.send(b"1\r\nx\r\n" * 100)
+        with await RawClient.connect(served.port) as next_one:
+            await next_one.send(request_bytes("GET", "/health"))
+            assert (await next_one.response()).body == b"ok"
+
+
+async def test_a_response_that_lacks_its_last_bytes_ends_the_connection(
+    start: Any, app: QuartTrio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanges: list[Exchange] = []
+    write = os.write
+
+    @app.before_request
+    async def keep() -> None:
+        exchanges.append(exchange())
+
+    def write_all_but_the_end(fd: int, data: memoryview) -> int:
+        if bytes(data) == b"0\r\n\r\n":
+            # what a child that fails at this moment does to a write that has to wait
+            exchanges[0].nursery.cancel_scope.cancel()
+            raise BlockingIOError
+        return write(fd, data)
+
+    served = await start()
+    monkeypatch.setattr("trioserve.web.connection.os.write", write_all_but_the_end)
+    with await RawClient.connect(served.port) as client:
+        await client.send(request_bytes("GET", "/stream?chunks=1"))
+        with pytest.raises((ConnectionResetError, h11.RemoteProtocolError)), trio.fail_after(1):
+            await client.response()
 
 
 @pytest.mark.usefixtures("no_errors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -191,9 +192,15 @@ async def test_more_clients_than_connections_wait_their_turn(start: Any) -> None
         client.close()
 
 
-async def test_two_addresses_share_the_connections(start: Any) -> None:
-    served = await start(host="localhost", max_connections=1)
-    for _ in range(2):
-        with await RawClient.connect(served.port) as client:
-            await client.send(request_bytes("GET", "/health"))
-            assert (await client.response()).body == b"ok"
+async def test_an_address_without_clients_keeps_no_connection_from_another(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "127.0.0.2")]
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
+        served = await start(host="two", max_connections=1)
+    for host in ("127.0.0.1", "127.0.0.2"):
+        stream = await trio.open_tcp_stream(host, served.port)
+        await stream.send_all(request_bytes("GET", "/health", headers={"Connection": "close"}))
+        assert b"".join([data async for data in stream]).endswith(b"ok")
+        await stream.aclose()

@@ -97,10 +97,9 @@ async def test_a_unix_socket_is_served_and_removed(app: QuartTrio, nursery: trio
 
     addresses = await nursery.start(run)
     assert addresses == (f"unix:{path}",)
-    stream = await trio.open_unix_socket(str(path))
-    await stream.send_all(request_bytes("GET", "/health", headers={"Connection": "close"}))
-    assert b"".join([data async for data in stream]).endswith(b"ok")
-    await stream.aclose()
+    with await RawClient.connect(path) as client:
+        await client.send(request_bytes("GET", "/health", headers={"Connection": "close"}))
+        assert (await client.receive_all()).endswith(b"ok")
     shutdown.set()
     await ended.wait()
     assert not path.exists()
@@ -149,7 +148,7 @@ async def test_a_server_without_file_descriptors_recovers(start: Any, caplog: py
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         await client.send(request_bytes("GET", "/health"))
         assert (await client.response()).body == b"ok"
-    assert "can't accept connections" in caplog.text
+    assert 1 <= caplog.text.count("can't accept connections") <= 3
 
 
 async def test_the_limit_on_open_files_is_raised(start: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,39 @@ async def test_a_reader_that_stalls_is_closed(start: Any, jobs: Any) -> None:
         assert await served.statuses(1) == [499]
         with pytest.raises(ConnectionResetError):
             await client.receive_all()
+
+
+async def test_a_reader_that_stalls_is_closed_without_help_from_the_kernel(
+    start: Any, jobs: Any, tmp_path: Path
+) -> None:
+    # there are no timeouts in the kernel for unix sockets
+    served = await start(send_stall_timeout=0.15, unix_socket=tmp_path / "http.sock")
+    with await RawClient.connect(tmp_path / "http.sock") as client:
+        await client.send(request_bytes("GET", "/stream"))
+        await jobs.wait_until_running(1)
+        await jobs.wait_until_running(0)
+        assert await served.statuses(1) == [499]
+
+
+async def test_a_producer_that_never_waits_leaves_time_for_others(start: Any) -> None:
+    served = await start()
+
+    async def read(client: RawClient) -> None:
+        while await client.receive():
+            pass
+
+    with await RawClient.connect(served.port) as greedy, await RawClient.connect(served.port) as other:
+        await greedy.send(request_bytes("GET", "/tight"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, greedy)
+            for _ in range(3):
+                await other.send(request_bytes("GET", "/health"))
+                with trio.fail_after(1):
+                    assert (await other.response()).body == b"ok"
+            nursery.cancel_scope.cancel()
+        greedy.close()
+        with trio.fail_after(1):
+            assert await served.statuses(4) == [200, 200, 200, 499]
 
 
 async def test_a_stalled_reader_of_one_large_body_is_closed(start: Any, jobs: Any) -> None:

@@ -122,9 +122,9 @@ def both_decode(sim: Simulation, older: dict[str, object], younger: dict[str, ob
         sim.drained(uid)
 
 
-@pytest.mark.parametrize("bound", ["max_running", "max_batch_tokens"])
-def test_more_decodes_than_slots_take_turns_oldest_first(simulate: Callable, bound: str) -> None:
-    sim = simulate(**{bound: 2})
+@pytest.mark.parametrize("bound", [{"max_running": 2}, {"max_batch_tokens": 3}], ids=str)
+def test_more_decodes_than_slots_take_turns_oldest_first(simulate: Callable, bound: dict[str, int]) -> None:
+    sim = simulate(**bound)
     both_decode(
         sim,
         {"prompt": [1], "n": 1, "max_tokens": 40, "seed": 10},
@@ -152,10 +152,21 @@ def test_if_the_one_whose_turn_it_is_has_to_go_another_takes_the_turn(simulate: 
 
 
 def test_the_budget_bounds_the_decodes_too(simulate: Callable) -> None:
-    sim = simulate(max_running=10, max_batch_tokens=3)
+    sim = simulate(max_running=10, max_batch_tokens=4)
     sim.submit([1], 5, max_tokens=6)
     sim.finish()
     assert max(len(plan.spans.tokens) for plan in sim.device.plans) == 3
+
+
+def test_a_prompt_gets_a_quarter_of_each_step_however_many_decode(simulate: Callable) -> None:
+    sim = simulate(max_running=100, max_batch_tokens=16)
+    sim.submit([1], 11, max_tokens=40)
+    sim.steps(3)
+    sim.submit([2] * 40, 1, max_tokens=2)
+    sim.steps(9)
+    assert [len(plan.spans.tokens) for plan in sim.device.plans[3:12]] == [16] * 8 + [12]
+    # 5 tokens of the prompt in each step beside the 11 that decode
+    assert sim.state.statistics().prompt_tokens_computed == 41
 
 
 def test_pages_short_of_cached_ones_are_evicted_before_anyone_is_preempted(simulate: Callable) -> None:

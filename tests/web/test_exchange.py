@@ -563,19 +563,6 @@ async def test_a_closing_scope_is_forgotten_with_its_exchange(bench: Bench) -> N
     assert bench.state.scope_count == 0
 
 
-async def test_what_a_shutdown_cuts_off_is_not_the_clients_doing(bench: Bench) -> None:
-    async def handler() -> str:
-        await bench.note_cancellation("handler")
-        return ""
-
-    bench.handler(handler)
-    async with bench.client.open("GET", "/") as there:
-        await trio.testing.wait_all_tasks_blocked()
-        bench.state.begin_closing()
-        there.disconnect()
-    assert bench.statuses == [503]
-
-
 # case: lock-across-tasks
 @pytest.mark.usefixtures("no_errors")
 async def test_a_limiter_is_full_again_after_any_ending(bench: Bench) -> None:

@@ -25,7 +25,9 @@ from quart_trio.wrappers import TrioRequest
 from trioserve.web.body import CountedRequest, RequestBody
 from trioserve.web.connection import _ExchangeTasks
 from trioserve.web.exchange import Exchange
+from trioserve.web.options import ServeOptions
 from trioserve.web.protocol import HTTP1Protocol
+from trioserve.web.server import hypercorn_config
 
 
 def parameters(function: Any) -> list[str]:
@@ -88,9 +90,16 @@ def test_what_quart_does_with_a_body_is_what_ours_can_do() -> None:
     assert CountedRequest.body_class is RequestBody  # type: ignore[comparison-overlap]
 
 
-@pytest.mark.parametrize("name", ["max_app_queue_size", "h11_max_incomplete_size", "include_server_header", "errorlog"])
+@pytest.mark.parametrize("name", ["accesslog", "errorlog", "h11_max_incomplete_size", "include_server_header"])
 def test_the_configuration_has_what_is_set(name: str) -> None:
     assert hasattr(Config, name)
+
+
+def test_hypercorn_logs_nothing_of_its_own_and_does_not_introduce_itself() -> None:
+    config = hypercorn_config(ServeOptions())
+    assert config.log.access_logger is None
+    assert config.log.error_logger is None
+    assert [name for name, _ in config.response_headers("h11")] == [b"date"]
 
 
 def test_a_stream_tells_the_app_of_the_end_of_its_own_response() -> None:

@@ -82,7 +82,7 @@ class ReferenceDevice:
             context_length=context_length,
             page_size=page_size,
             page_count=page_count,
-            batch_tokens=2 * TILE,
+            batch_tokens=4 * TILE,
         )
         decoder = Decoder(spec, _load_weights(model, device, progress))
         return cls(decoder, KVPages(spec, page_count, page_size, device), info, threads)

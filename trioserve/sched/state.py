@@ -65,8 +65,11 @@ class SchedulerOptions:
 
     @property
     def slots(self) -> int:
-        """Choices that can decode in one step, each with one token."""
-        return min(self.max_running, self.max_batch_tokens)
+        """Choices that can decode in one step, each with one token.
+
+        A quarter of a step is never theirs, so that prompts are computed at that rate at least, however many decode.
+        """
+        return min(self.max_running, max(1, self.max_batch_tokens * 3 // 4))
 
 
 @attrs.frozen(kw_only=True)

@@ -13,6 +13,7 @@ import math
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -207,14 +208,19 @@ class RawClient:
         self._buffer = b""
 
     @classmethod
-    async def connect(cls, port: int, *, receive_buffer: int | None = None) -> Self:
-        """Connect to 127.0.0.1. A small ``receive_buffer`` makes a client that does not read stall the server soon."""
-        connecting = trio.socket.socket()
-        if receive_buffer is not None:
-            connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    async def connect(cls, where: int | Path, *, receive_buffer: int | None = None) -> Self:
+        """Connect to a port of 127.0.0.1 or to a unix socket.
+
+        A small ``receive_buffer`` makes a client that does not read stall a TCP server soon.
+        """
+        is_tcp = isinstance(where, int)
+        connecting = trio.socket.socket(socket.AF_INET if is_tcp else socket.AF_UNIX)
         try:
-            await connecting.connect(("127.0.0.1", port))
+            if receive_buffer is not None:
+                connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            if is_tcp:
+                connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await connecting.connect(("127.0.0.1", where) if is_tcp else str(where))
         except BaseException:
             connecting.close()
             raise

@@ -5,7 +5,7 @@ Must not know: HTTP beyond the phases of its protocol, Quart.
 
 The reading task never stops reading while the connection lasts, whatever else goes on: a client that leaves is seen
 at once, by reading. It is also the only task that runs the protocol's receiving side. Responses are written by the
-tasks of their exchanges.
+tasks of their exchanges, one after the other; the reading task writes only while there is no exchange.
 
 This takes the place of Hypercorn's TCPServer, which waits without limit for a client that does not read, stops
 reading while h11 is paused, and whose errors end the whole server.
@@ -61,7 +61,7 @@ class Connection:
     ) -> None:
         self._socket = stream.socket
         self._client = _address(self._socket, self._socket.getpeername)
-        self._tasks = _ExchangeTasks(self.close)
+        self._tasks = _ExchangeTasks()
         self._protocol = HTTP1Protocol(
             app,
             config,
@@ -88,7 +88,6 @@ class Connection:
         # all is said, and the client's unfinished request is read only to throw it away
         self._lingering = False
         self._closed = False
-        self._write_lock = trio.Lock()
         self._fast_writes = 0
 
     def __repr__(self) -> str:
@@ -206,22 +205,20 @@ class Connection:
         if not data:
             return
         rest = memoryview(data)
-        if not self._write_lock.locked():
-            # Nearly always the kernel takes everything at once, at a tenth of the cost of trio's send().
-            try:
-                rest = rest[os.write(self._socket.fileno(), rest) :]
-            except BlockingIOError:
-                pass
-            except OSError:
-                self.close()
-                raise BrokenPipeError from None
-            self._fast_writes += 1
-            if not rest:
-                if self._fast_writes % _WRITES_PER_CHECKPOINT == 0:
-                    await trio.lowlevel.checkpoint()
-                return
-        async with self._write_lock:
+        # Nearly always the kernel takes everything at once, at a tenth of the cost of trio's send().
+        try:
+            rest = rest[os.write(self._socket.fileno(), rest) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            raise BrokenPipeError from None
+        if rest:
             await self._write_slowly(rest)
+            return
+        self._fast_writes += 1
+        if self._fast_writes % _WRITES_PER_CHECKPOINT == 0:
+            await trio.lowlevel.checkpoint()
 
     async def _write_slowly(self, rest: memoryview) -> None:
         try:
@@ -238,10 +235,6 @@ class Connection:
 
 class _ExchangeTasks(TaskGroup):
     """The nursery of a connection, where Hypercorn's HTTPStream starts the app for each request."""
-
-    def __init__(self, close: Callable[[], None]) -> None:
-        super().__init__()
-        self._close = close
 
     async def spawn_app(
         self,
@@ -263,12 +256,8 @@ class _ExchangeTasks(TaskGroup):
         messages: trio.MemoryReceiveChannel[ASGIReceiveEvent],
         send: Callable[[ASGISendEvent | None], Awaitable[None]],
     ) -> None:
-        try:
-            await app(scope, messages.receive, send, trio.to_thread.run_sync, trio.from_thread.run)
-        except BaseException:
-            # cancelled from outside, with the whole connection; Hypercorn would now write a 500
-            self._close()
-            raise
+        await app(scope, messages.receive, send, trio.to_thread.run_sync, trio.from_thread.run)
+        # Not when the app was cancelled, which is the end of the whole connection: this would write a 500.
         with suppress(BrokenPipeError):
             await send(None)
 

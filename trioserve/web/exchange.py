@@ -54,8 +54,6 @@ def prepare_app(app: QuartTrio, options: ServeOptions) -> None:
         MAX_CONTENT_LENGTH=options.max_body_size,
         # error handlers answer, in tests too
         PROPAGATE_EXCEPTIONS=False,
-        # a stream may take as long as it likes
-        RESPONSE_TIMEOUT=None,
     )
 
 
@@ -66,7 +64,10 @@ def exchange() -> Exchange:
 
 
 class Exchange(TrioASGIHTTPConnection):
-    """The connection class of the app, which Quart makes one of for every request."""
+    """The connection class of the app, which Quart makes one of for every request.
+
+    Quart's RESPONSE_TIMEOUT, by which a response would be cut off after a minute, has no effect with it.
+    """
 
     nursery: trio.Nursery
     """For everything that belongs to the request. Cancelled when the client leaves and when the response has ended."""
@@ -108,7 +109,7 @@ class Exchange(TrioASGIHTTPConnection):
         self._send = send
         try:
             await self._run(receive)
-            if self._failure is not None and self._status is None and not self._client_left:
+            if self._failure is not None and self._status is None:
                 await self._answer_failure(self._failure)
         finally:
             for scope in self._closing_scopes:
@@ -126,12 +127,12 @@ class Exchange(TrioASGIHTTPConnection):
 
     async def _run(self, receive: ASGIReceiveCallable) -> None:
         """Everything up to the end of the response, of the client's patience, or a failure."""
-        request = self._create_request_from_scope(self._send)
-        body = cast(RequestBody, request.body)
+        incoming = self._create_request_from_scope(self._send)
+        body = cast(RequestBody, incoming.body)
         try:
             async with trio.open_nursery() as self.nursery:
                 self.nursery.start_soon(self._watch, receive, body)
-                response = await self.app.handle_request(request)
+                response = await self.app.handle_request(incoming)
                 await self._respond(response)
                 self.nursery.cancel_scope.cancel()
         except* Exception as group:
@@ -208,7 +209,7 @@ class Exchange(TrioASGIHTTPConnection):
     def _final_status(self) -> int:
         """The status for the access log."""
         if self._client_left:
-            return CUT_OFF if self._state.closing else CLIENT_LEFT
+            return CLIENT_LEFT
         if self._ended and self._status is not None:
             return self._status
         return CUT_OFF if self._failure is None else 500

@@ -166,8 +166,6 @@ class _Server:
         await trio.sleep(graceful_timeout - closing_time)
         self._state.begin_closing()
         await trio.sleep(closing_time)
-        for connection in tuple(self._connections):
-            connection.close()
         self._serving.cancel()
 
 

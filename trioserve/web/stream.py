@@ -36,7 +36,7 @@ class ChannelBody(ResponseBody):
 
 def event_stream(channel: trio.MemoryReceiveChannel[bytes]) -> TrioResponse:
     """A response that sends the items of ``channel``, which are complete server-sent events."""
-    response = TrioResponse(
+    return TrioResponse(
         ChannelBody(channel),
         headers={
             "cache-control": "no-cache",
@@ -45,6 +45,3 @@ def event_stream(channel: trio.MemoryReceiveChannel[bytes]) -> TrioResponse:
         },
         content_type="text/event-stream; charset=utf-8",
     )
-    # Quart would otherwise cut every response off after 60 seconds
-    response.timeout = None
-    return response
