@@ -24,7 +24,7 @@ from trioserve.errors import (
     TrioserveError,
 )
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
-from trioserve.params import Limits, SamplingParams
+from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
 from trioserve.version import __version__
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "ChoiceAnswer",
     "ChoiceFailedError",
     "ChoiceFinished",
+    "ChoiceParams",
     "ChoiceUsage",
     "ContextLengthError",
     "DeviceError",
@@ -51,6 +52,7 @@ __all__ = [
     "ParamError",
     "QueueFullError",
     "SamplingParams",
+    "StopWhen",
     "TextDelta",
     "TrioserveError",
     "__version__",

@@ -9,6 +9,7 @@ The tree follows what a caller does about an error, not where it happens:
       ParamError(param)            the request is wrong: change it
         ContextLengthError           ... make the prompt shorter
         ModelNotFoundError           ... ask for a model that is served
+        RequestNotFoundError         ... it has ended, or never was
       QueueFullError(retry_after)  try again later
       EngineStoppingError          go to another server
       EngineClosedError            the engine has ended
@@ -74,6 +75,10 @@ class ModelNotFoundError(ParamError):
 
     def __init__(self, model: str, served: tuple[str, ...]) -> None:
         super().__init__(f"The model {model!r} does not exist here. Served: {', '.join(served)}.", "model")
+
+
+class RequestNotFoundError(ParamError):
+    """There is no running request, or no choice of it, with that name."""
 
 
 class QueueFullError(TrioserveError):
@@ -144,6 +149,7 @@ ERRORS: Final[dict[type[TrioserveError], ErrorRow]] = {
     ParamError: ErrorRow(400, "invalid_request_error", None),
     ContextLengthError: ErrorRow(400, "invalid_request_error", "context_length_exceeded"),
     ModelNotFoundError: ErrorRow(404, "invalid_request_error", "model_not_found"),
+    RequestNotFoundError: ErrorRow(404, "invalid_request_error", "request_not_found"),
     QueueFullError: ErrorRow(429, "rate_limit_error", "queue_full"),
     EngineStoppingError: ErrorRow(503, "service_unavailable_error", "server_stopping"),
     EngineClosedError: ErrorRow(503, "service_unavailable_error", "engine_closed"),

@@ -50,6 +50,8 @@ class ChoiceFinished:
     """The seed it was drawn with, as int64; giving it back with n = 1 replays this choice."""
     stop: str | int | None = None
     """What ended it: the stop string or the end-of-sequence token id; None for other reasons."""
+    error: str | None = None
+    """What went wrong; for the reason "error" only."""
 
 
 Event = TextDelta | ChoiceFinished

@@ -41,8 +41,73 @@ def _check_float(name: str, value: object, low: float, high: float) -> None:
         raise ParamError(f"{name} must be between {low:g} and {high:g}, got {value}.", name)
 
 
+def _check_optional_int(name: str, value: object, low: int, high: int) -> None:
+    if value is not None:
+        _check_int(name, value, low, high)
+
+
+def _check_optional_float(name: str, value: object, high: float) -> None:
+    if value is not None:
+        _check_float(name, value, 0.0, high)
+
+
 def _as_tuple(stop: str | Iterable[str]) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+@attrs.frozen(kw_only=True)
+class ChoiceParams:
+    """What one choice has of its own (FAN-33). None takes the value of the request.
+
+    Raises:
+        ParamError: a value is of the wrong type or out of range; ``param`` names the field.
+    """
+
+    max_tokens: int | None = None
+    """At least 1."""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    """The seed itself, to which no index is added; -1 is unseeded."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_optional_int("max_tokens", self.max_tokens, 1, INT32_MAX)
+        _check_optional_float("temperature", self.temperature, MAX_TEMPERATURE)
+        _check_optional_float("top_p", self.top_p, 1.0)
+        _check_optional_int("top_k", self.top_k, -1, INT32_MAX)
+        _check_optional_float("min_p", self.min_p, 1.0)
+        _check_optional_int("seed", self.seed, INT64_MIN, INT64_MAX)
+
+
+@attrs.frozen(kw_only=True)
+class StopWhen:
+    """When a request ends before all its choices have (FAN-31). Exactly one of the two rules.
+
+    Raises:
+        ParamError: neither, both, or a number below 1.
+    """
+
+    finished: int | None = None
+    """As soon as this many choices have finished."""
+    agree: int | None = None
+    """As soon as this many finished choices agree on what ``pattern`` finds in their text."""
+    pattern: str | None = None
+    """A regular expression in RE2's syntax. A choice's answer is what its first group, or else all of it, matched in
+    the last match in the text; a choice without a match has none."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_optional_int("stop_when.finished", self.finished, 1, INT32_MAX)
+        _check_optional_int("stop_when.agree", self.agree, 1, INT32_MAX)
+        if (self.finished is None) == (self.agree is None):
+            raise ParamError("stop_when takes exactly one of finished and agree.", "stop_when")
+        if (self.agree is None) != (self.pattern is None):
+            raise ParamError("stop_when.pattern goes with stop_when.agree.", "stop_when.pattern")
+
+
+def _as_choices(choices: Iterable[ChoiceParams]) -> tuple[ChoiceParams, ...]:
+    return tuple(choices)
 
 
 @attrs.frozen(kw_only=True)
@@ -71,18 +136,21 @@ class SamplingParams:
     """Texts that end a choice; none of them appears in its text."""
     ignore_eos: bool = False
     """Go on past the model's end-of-sequence tokens."""
+    choice_params: tuple[ChoiceParams, ...] = attrs.field(default=(), converter=_as_choices)
+    """Empty, or one for each of the n choices: how it differs from the request."""
+    stop_when: StopWhen | None = None
+    """When the choices that still run end with the reason "cancelled"."""
+    choice_errors: Literal["fail", "isolate"] = "fail"
+    """What a choice that fails means: the request fails, or the choice alone ends with the reason "error" (FAN-24)."""
 
     def __attrs_post_init__(self) -> None:
         _check_int("n", self.n, 1)
-        if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 0, INT32_MAX)
-        if self.temperature is not None:
-            _check_float("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        _check_optional_int("max_tokens", self.max_tokens, 0, INT32_MAX)
+        _check_optional_float("temperature", self.temperature, MAX_TEMPERATURE)
         _check_float("top_p", self.top_p, 0.0, 1.0)
         _check_int("top_k", self.top_k, -1, INT32_MAX)
         _check_float("min_p", self.min_p, 0.0, 1.0)
-        if self.seed is not None:
-            _check_int("seed", self.seed, INT64_MIN, INT64_MAX)
+        _check_optional_int("seed", self.seed, INT64_MIN, INT64_MAX)
         if len(self.stop) > MAX_STOP_STRINGS:
             raise ParamError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}.", "stop")
         for text in self.stop:
@@ -92,11 +160,35 @@ class SamplingParams:
                 raise ParamError(f"A stop string has 1 to {MAX_STOP_LENGTH} characters, got {len(text)}.", "stop")
         if not isinstance(self.ignore_eos, bool):
             raise ParamError(f"ignore_eos must be true or false, got {self.ignore_eos!r}.", "ignore_eos")
+        self._check_choice_params()
+        if self.choice_errors not in ("fail", "isolate"):
+            raise ParamError(f"choice_errors must be fail or isolate, got {self.choice_errors!r}.", "choice_errors")
+
+    def _check_choice_params(self) -> None:
+        given = len(self.choice_params)
+        if given not in (0, self.n):
+            raise ParamError(
+                f"choice_params must have one entry for each of the {self.n} choices, got {given}.", "choice_params"
+            )
+        if given and self.max_tokens == 0:
+            raise ParamError("max_tokens must be at least 1 when choice_params is given, got 0.", "max_tokens")
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken, without a random number."""
-        return self.temperature == 0.0
+        """Whether every choice takes the most likely tokens, without random numbers, so that all are the same."""
+        return self.temperature == 0.0 and not self.choice_params
+
+    def of_choice(self, j: int) -> ChoiceParams:
+        """What choice j is drawn with: its own values, and the request's where it has none. A seed is its own only."""
+        own = self.choice_params[j] if self.choice_params else ChoiceParams()
+        return ChoiceParams(
+            max_tokens=self.max_tokens if own.max_tokens is None else own.max_tokens,
+            temperature=self.temperature if own.temperature is None else own.temperature,
+            top_p=self.top_p if own.top_p is None else own.top_p,
+            top_k=self.top_k if own.top_k is None else own.top_k,
+            min_p=self.min_p if own.min_p is None else own.min_p,
+            seed=own.seed,
+        )
 
     def resolve(self, model_temperature: float | None) -> SamplingParams:
         """These params with the temperature that counts: the caller's, else the model's, else 1 (FAN-7)."""
@@ -130,4 +222,9 @@ class Limits:
             raise ParamError(
                 f"A request may have at most {self.max_choices} choices, got {prompts} prompts times n = {params.n}.",
                 "n" if prompts == 1 else "prompt",
+            )
+        wanted = None if params.stop_when is None else params.stop_when.finished or params.stop_when.agree
+        if wanted is not None and wanted > prompts * params.n:
+            raise ParamError(
+                f"stop_when asks for {wanted} choices, but the request has {prompts * params.n}.", "stop_when"
             )

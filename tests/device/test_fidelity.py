@@ -95,7 +95,7 @@ def test_the_default_models_answers_are_those_of_transformers(default_device: Re
 @pytest.fixture(scope="module")
 def logits_alone(default_device: ReferenceDevice) -> list[npt.NDArray[np.float32]]:
     """The logits after each prompt, computed one prompt at a time."""
-    found = []
+    found: list[npt.NDArray[np.float32]] = []
     for case in expected("expected_smollm2.json")["prompts"]:
         plan = make_plan([Span(tokens=case["prompt"], pages=range(4), rows=[Row()])])
         found += default_device.logits(plan).values()

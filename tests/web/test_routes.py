@@ -354,3 +354,70 @@ async def test_a_plain_request_id_is_echoed(given: str, echoed: bool) -> None:  
             response = await server.client.request("POST", TEXT, body=body, headers={"X-Request-Id": given})
             assert response.headers.get("x-request-id") == (given if echoed else None)
             body = json.dumps({"model": "tiny-chat", "prompt": "x", "stream": stream}).encode()
+
+
+async def test_a_request_can_be_ended_by_its_id_or_by_the_callers() -> None:  # FAN-34
+    body = json.dumps({"model": "tiny-chat", "prompt": "x", "n": 3, "max_tokens": 900, "stream": True}).encode()
+    async with serving() as server:
+        for own_id in (True, False):
+            async with server.client.open("POST", TEXT, body=body, headers={"X-Request-Id": "mine"}) as exchange:
+                first = json.loads((await exchange.receive()).split(b"\n\n")[0].removeprefix(b"data: "))
+                name = first["id"] if own_id else "mine"
+                deleted = await server.client.request("DELETE", f"/v1/requests/{name}/choices/1")
+                assert json.loads(deleted.body) == {
+                    "id": name,
+                    "object": "request.cancelled",
+                    "index": 1,
+                    "cancelled": True,
+                }
+                assert (await server.client.request("DELETE", f"/v1/requests/{name}/choices/3")).status == 404
+                await trio.sleep(0.1)
+                assert (await server.client.request("DELETE", f"/v1/requests/{name}")).status == 200
+                rest = (await exchange.response()).body
+            assert rest.count(b'"finish_reason":"cancelled"') == 3
+            assert rest.endswith(b"data: [DONE]\n\n")
+            gone = await server.client.request("DELETE", f"/v1/requests/{name}")
+            assert (gone.status, json.loads(gone.body)["error"]["code"]) == (404, "request_not_found")
+        await server.assert_idle()
+
+
+async def test_extensions_are_reached_through_the_body() -> None:  # FAN-24, FAN-31, FAN-33
+    async with serving(say({5: "a" * 50, 9: "bb", 7: "c" * 50})) as server:
+        answer = await server.chat(
+            n=3, seed=5, choice_params=[{}, {"seed": 9}, {"max_tokens": 40}], stop_when={"finished": 1},
+            choice_errors="isolate",
+        )  # fmt: skip
+        assert [choice["finish_reason"] for choice in answer["choices"]] == ["cancelled", "stop", "cancelled"]
+        for fields, param in [
+            ({"choice_params": [{"top_p": 2}]}, "choice_params.0.top_p"),
+            ({"choice_params": [{"seed": "x"}]}, "choice_params.0.seed"),
+            ({"choice_params": [{"best": 1}]}, "choice_params.0.best"),
+            ({"choice_params": [{}, {}]}, "choice_params"),
+            ({"choice_params": 3}, "choice_params"),
+            ({"stop_when": {"finished": 2}}, "stop_when"),
+            ({"stop_when": {"finished": 0}}, "stop_when.finished"),
+            ({"stop_when": {"agree": 1, "pattern": "("}}, "stop_when.pattern"),
+            ({"stop_when": {"agree": 1, "pattern": "a", "more": 1}}, "stop_when.more"),
+            ({"choice_errors": "x"}, "choice_errors"),
+        ]:
+            response = await server.post(TEXT, prompt="x", **fields)
+            assert (response.status, json.loads(response.body)["error"]["param"]) == (400, param)
+
+
+async def test_an_isolated_failure_is_told_with_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:  # FAN-24
+    async with serving(say(["aa", "b!", "cc"])) as server:
+        real: Callable[[int], bytes] = server.engine.tokenizer.token_bytes
+
+        def fails(token_id: int) -> bytes:
+            if token_id == ord("!"):
+                raise ValueError("broken parser")
+            return real(token_id)
+
+        monkeypatch.setattr(server.engine.tokenizer, "token_bytes", fails)
+        answer = await server.chat(n=3, choice_errors="isolate")
+        chunks = await server.stream(CHAT, n=3, choice_errors="isolate")
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop", "error", "stop"]
+    assert "broken parser" in answer["choices"][1]["error"]["message"]
+    assert "error" not in answer["choices"][0]
+    told = [choice for chunk in chunks[:-1] for choice in chunk["choices"] if "error" in choice]
+    assert [choice["index"] for choice in told] == [1]

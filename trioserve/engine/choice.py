@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from trioserve.engine.ticket import Ticket
+from trioserve.engine.verdict import Verdict
 from trioserve.errors import ChoiceFailedError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
 from trioserve.sched.outbox import Progress
@@ -17,22 +18,42 @@ from trioserve.text.pipeline import ChoiceText
 
 
 @attrs.define(eq=False)
-class Choice:
-    """One choice of a request, while it runs."""
+class PromptUsage:
+    """What one prompt of a request cost: its length, and how much of it was found in the prefix cache."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    """Fixed when the prompt is first scheduled; 0 before."""
+
+
+@attrs.frozen
+class Place:
+    """Where a choice stands in its request."""
 
     index: int
     """prompt_index * n + j"""
     seed: int
     """int64"""
-    ticket: Ticket
-    text: ChoiceText
     shared_tokens: int
     """Prompt tokens that come from choice 0 of the same prompt; 0 for choice 0 itself."""
-    prompt: PromptUsage
-    completion_tokens: int = attrs.field(default=0, init=False)
 
-    async def run(self, request_id: str, events: trio.MemorySendChannel[Event]) -> None:
-        """Send the choice's events, the last one a ChoiceFinished; leave the ticket closed however it ends.
+
+@attrs.define(eq=False)
+class Choice:
+    """One choice of a request, while it runs; or several that are copies of one another, decoded once (FAN-6)."""
+
+    request_id: str
+    places: tuple[Place, ...]
+    """Of the choice, and of its copies."""
+    ticket: Ticket
+    text: ChoiceText
+    prompt: PromptUsage
+    verdict: Verdict
+    _completion_tokens: int = attrs.field(default=0, init=False)
+    _texts: list[str] = attrs.field(factory=list, init=False)
+
+    async def run(self, events: trio.MemorySendChannel[Event]) -> None:
+        """Send the events, the last one a ChoiceFinished; leave the ticket closed however it ends.
 
         Raises:
             ChoiceFailedError: its tokens could not be turned into events.
@@ -42,13 +63,7 @@ class Choice:
             with events:
                 ended = False
                 while not ended:
-                    progress = await self.ticket.receive()
-                    try:
-                        made = self._events(progress)
-                    except Exception as error:
-                        message = f"Choice {self.index} failed: {type(error).__name__}: {error}"
-                        raise ChoiceFailedError(message, request_id, self.index) from error
-                    for event in made:
+                    for event in self._next_events(await self.ticket.receive()):
                         ended = isinstance(event, ChoiceFinished)
                         try:
                             # not send(): it would cost a turn of the event loop for each event
@@ -60,40 +75,57 @@ class Choice:
         finally:
             self.ticket.close()
 
+    def _next_events(self, progress: Progress) -> list[Event]:
+        try:
+            return self._events(progress)
+        except Exception as error:
+            message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
+            if self.verdict.is_isolated(copies=len(self.places)):
+                return self._finish("error", None, message)
+            raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error
+
     def _events(self, progress: Progress) -> list[Event]:
-        if progress.admitted is not None and self.shared_tokens == 0:
+        if progress.admitted is not None and self.places[0].shared_tokens == 0:
             self.prompt.cached_tokens = progress.admitted.cached_tokens
         # the token that ends a sequence is counted, and has no text
         ids = progress.token_ids if progress.stop_id is None else progress.token_ids[:-1]
         piece = self.text.feed(ids)
         if piece.stop is not None:
             return self._last(piece.text, piece.token_ids, "stop", piece.stop)
-        if progress.finish is not None:
-            tail = self.text.end()
-            text = piece.text + tail.text
-            if tail.stop is not None:
-                return self._last(text, progress.token_ids, "stop", tail.stop)
-            return self._last(text, progress.token_ids, progress.finish, progress.stop_id)
-        if not progress.token_ids:
+        if progress.finish is None:
+            return self._delta(piece.text, progress.token_ids)
+        tail = self.text.end()
+        if tail.stop is not None:
+            return self._last(piece.text + tail.text, progress.token_ids, "stop", tail.stop)
+        return self._last(piece.text + tail.text, progress.token_ids, progress.finish, progress.stop_id)
+
+    def _delta(self, text: str, ids: tuple[int, ...]) -> list[Event]:
+        if not text and not ids:
             return []
-        self.completion_tokens += len(progress.token_ids)
-        return [TextDelta(self.index, piece.text, progress.token_ids)]
+        self._completion_tokens += len(ids)
+        if self.verdict.reads_text:
+            self._texts.append(text)
+        return [TextDelta(place.index, text, ids) for place in self.places]
 
     def _last(self, text: str, ids: tuple[int, ...], reason: FinishReason, stop: str | int | None) -> list[Event]:
-        self.completion_tokens += len(ids)
-        usage = ChoiceUsage(
-            completion_tokens=self.completion_tokens,
-            cached_tokens=self.prompt.cached_tokens if self.shared_tokens == 0 else 0,
-            shared_tokens=self.shared_tokens,
-        )
-        finished = ChoiceFinished(self.index, reason, usage, self.seed, stop)
-        return [TextDelta(self.index, text, ids), finished] if text or ids else [finished]
+        events = self._delta(text, ids) + self._finish(reason, stop, None)
+        if reason in ("stop", "length"):
+            self.verdict.finished("".join(self._texts), copies=len(self.places))
+        return events
 
-
-@attrs.define(eq=False)
-class PromptUsage:
-    """What one prompt of a request cost: its length, and how much of it was found in the prefix cache."""
-
-    prompt_tokens: int
-    cached_tokens: int = 0
-    """Fixed when the prompt is first scheduled; 0 before."""
+    def _finish(self, reason: FinishReason, stop: str | int | None, error: str | None) -> list[Event]:
+        return [
+            ChoiceFinished(
+                place.index,
+                reason,
+                ChoiceUsage(
+                    completion_tokens=self._completion_tokens,
+                    cached_tokens=0 if place.shared_tokens else self.prompt.cached_tokens,
+                    shared_tokens=place.shared_tokens,
+                ),
+                place.seed,
+                stop,
+                error,
+            )
+            for place in self.places
+        ]

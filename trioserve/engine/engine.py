@@ -99,6 +99,7 @@ class Engine:
         params: SamplingParams = SamplingParams(),
         *,
         request_id: str | None = None,
+        alias: str | None = None,
         default_max_tokens: int | None = None,
     ) -> Generation:
         """The answer to a prompt (text, or token ids), or to a list of them, as a block to enter.
@@ -109,6 +110,7 @@ class Engine:
             prompt: texts get the model's BOS if it has one; ids are taken as they are.
             params: how to draw.
             request_id: a name no other running request has; None makes one.
+            alias: another name by which ``find`` finds it, which others may have too.
             default_max_tokens: the most tokens of a choice where ``params`` say nothing; None: to the context's end.
 
         Raises:
@@ -119,7 +121,7 @@ class Engine:
         self.options.limits.check(params, len(as_prompts(prompt)))
         if request_id is None:
             request_id = f"req-{uuid.uuid4().hex}"
-        return Generation(self, prompt, params, request_id, default_max_tokens)
+        return Generation(self, prompt, params, request_id, alias, default_max_tokens)
 
     async def complete(
         self,
@@ -180,6 +182,10 @@ class Engine:
             return False
         generation.cancel()
         return True
+
+    def find(self, name: str) -> list[Generation]:
+        """The running requests with this id or alias (FAN-34)."""
+        return [generation for generation in self._live.values() if name in (generation.request_id, generation.alias)]
 
     def begin_drain(self) -> None:
         """Take no new request; what runs goes on. Idempotent."""

@@ -15,32 +15,21 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import attrs
 import trio
 
-from trioserve.engine.choice import Choice, PromptUsage
+from trioserve.engine.choice import PromptUsage
+from trioserve.engine.fan_out import FanOut
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Submit
-from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode, resolve_max_tokens
+from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode
 from trioserve.engine.ticket import Ticket
+from trioserve.engine.verdict import Verdict
 from trioserve.errors import TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event
 from trioserve.params import SamplingParams
-from trioserve.sched.group import ChoiceSpec, Group, Uid
-from trioserve.sched.outbox import Outbox
-from trioserve.sched.seeds import child_seed, seed_key
-from trioserve.text.pipeline import ChoiceText
 
 if TYPE_CHECKING:
     from trioserve.engine.engine import Engine
-
-
-@attrs.frozen(eq=False)
-class _Prepared:
-    """One prompt, ready to submit."""
-
-    tokens: array[int]
-    max_tokens: int
 
 
 class Generation(trio.abc.ReceiveChannel[Event]):
@@ -68,13 +57,16 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         prompt: Prompt | Sequence[Prompt],
         params: SamplingParams,
         request_id: str,
+        alias: str | None,
         default_max_tokens: int | None,
     ) -> None:
         self.request_id = request_id
+        self.alias = alias
         self.params = params
         self._engine = engine
         self._raw_prompts = as_prompts(prompt)
         self._default_max_tokens = default_max_tokens
+        self._verdict = Verdict(params, params.n * len(self._raw_prompts), self.cancel)
         self._usage: list[PromptUsage] = []
         self._tickets: list[Ticket] = []
         self._nursery_manager = trio.open_nursery()
@@ -123,12 +115,16 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         await trio.lowlevel.checkpoint()
 
     def cancel_choice(self, index: int) -> None:
-        """End one choice with the finish reason "cancelled"; its siblings go on.
+        """End one choice with the finish reason "cancelled"; its siblings go on, but for copies of it.
 
         Raises:
             IndexError: there is no such choice.
         """
-        self._tickets[index].cancel()
+        choices = self.n * len(self._raw_prompts)
+        if not 0 <= index < choices:
+            raise IndexError(f"There is no choice {index}; the request has {choices}.")
+        if self._tickets:
+            self._tickets[index * len(self._tickets) // choices].cancel()
 
     def cancel(self) -> None:
         """End every choice that still runs with the finish reason "cancelled"."""
@@ -138,10 +134,11 @@ class Generation(trio.abc.ReceiveChannel[Event]):
     async def __aenter__(self) -> Self:
         self._engine.enter(self)
         try:
-            prepared = [await self._prepare(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
-            self._usage = [PromptUsage(len(each.tokens)) for each in prepared]
-            seeds = self._seeds()
-            choices = [] if self.params.max_tokens == 0 else await self._submit(prepared, seeds)
+            prompts = [await self._tokenize(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
+            self._usage = [PromptUsage(len(tokens)) for tokens in prompts]
+            fan_out = FanOut(self.request_id, self.params, self._engine.options, prompts, self._usage)
+            if self.params.max_tokens != 0:
+                await self._submit(fan_out)
             nursery = await self._nursery_manager.__aenter__()
         except BaseException:
             self._release()
@@ -149,15 +146,13 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             raise
         self._cancel_scope = nursery.cancel_scope
         with self._events:
-            for choice in choices:
-                nursery.start_soon(
-                    choice.run, self.request_id, self._events.clone(), name=f"choice {choice.ticket.uid}"
-                )
-            if not choices:
-                # nothing to generate: every choice is finished before it starts, and costs no step
-                for index, seed in enumerate(seeds):
-                    usage = ChoiceUsage(completion_tokens=0, shared_tokens=self._shared_tokens(index))
-                    self._events.send_nowait(ChoiceFinished(index, "length", usage, seed))
+            for choice in fan_out.choices:
+                nursery.start_soon(choice.run, self._events.clone(), name=f"choice {choice.ticket.uid}")
+            if self.params.max_tokens == 0:
+                # every choice is finished before it starts, and costs no step
+                for place in fan_out.places():
+                    usage = ChoiceUsage(completion_tokens=0, shared_tokens=place.shared_tokens)
+                    self._events.send_nowait(ChoiceFinished(place.index, "length", usage, place.seed))
         return self
 
     async def __aexit__(
@@ -183,68 +178,23 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         for ticket in self._tickets:
             ticket.close()
 
-    async def _prepare(self, prompt: Prompt, index: int) -> _Prepared:
+    async def _tokenize(self, prompt: Prompt, index: int) -> array[int]:
         param = "prompt" if len(self._raw_prompts) == 1 else f"prompt.{index}"
         info = self._engine.info
         if isinstance(prompt, str):
             inline = self._engine.options.inline_characters
-            tokens = await encode(prompt, self._engine.tokenizer, info, param, inline=inline)
-        else:
-            await trio.lowlevel.checkpoint()
-            tokens = check_ids(prompt, info, param)
-        return _Prepared(
-            tokens, resolve_max_tokens(self.params.max_tokens, self._default_max_tokens, len(tokens), info)
-        )
+            return await encode(prompt, self._engine.tokenizer, info, param, inline=inline)
+        await trio.lowlevel.checkpoint()
+        return check_ids(prompt, info, param)
 
-    def _seeds(self) -> list[int]:
-        """FAN-14: the seed of every choice, in index order; j counts inside its prompt."""
-        base = self.params.seed if self.params.seeded else None
-        if base is None:
-            base = self._engine.options.pick_seed()
-        return [child_seed(base, j) for j in range(self.n)] * len(self._raw_prompts)
-
-    def _shared_tokens(self, index: int) -> int:
-        """Prompt tokens that choice ``index`` takes over from choice 0 of its prompt."""
-        return self._usage[index // self.n].prompt_tokens if index % self.n else 0
-
-    async def _submit(self, prepared: list[_Prepared], seeds: list[int]) -> list[Choice]:
-        """Submit a group for each prompt, all or none; returns the choices in index order once they are taken."""
-        choices: list[Choice] = []
-        groups: list[Group] = []
-        for p, prompt in enumerate(prepared):
-            specs: list[ChoiceSpec] = []
-            for j in range(self.n):
-                index = p * self.n + j
-                ticket = Ticket(self._uid(p, j), self._engine.mailbox, Outbox(self._engine.options.max_backlog))
-                text = ChoiceText(self._engine.tokenizer, self.params.stop)
-                choices.append(Choice(index, seeds[index], ticket, text, self._shared_tokens(index), self._usage[p]))
-                specs.append(self._spec(ticket.uid, seeds[index], prompt.max_tokens))
-            groups.append(Group(id=f"{self.request_id}-{p}", prompt=prompt.tokens, choices=tuple(specs)))
-        self._tickets = [choice.ticket for choice in choices]
+    async def _submit(self, fan_out: FanOut) -> None:
+        """Submit all groups or none, and wait for the answer to that (FAN-10)."""
+        engine = self._engine
+        fan_out.build(engine.tokenizer, engine.info, self._default_max_tokens, engine.mailbox, self._verdict)
+        self._tickets = [choice.ticket for choice in fan_out.choices]
         send_reply, receive_reply = trio.open_memory_channel[TrioserveError | None](1)
         with send_reply, receive_reply:
-            self._engine.mailbox.submit(Submit(tuple(groups), tuple(self._tickets), send_reply))
+            engine.mailbox.submit(Submit(tuple(fan_out.groups), tuple(self._tickets), send_reply))
             refusal = await receive_reply.receive()
         if refusal is not None:
             raise refusal
-        return choices
-
-    def _uid(self, prompt: int, j: int) -> Uid:
-        """FAN-12."""
-        if len(self._raw_prompts) > 1:
-            return Uid(f"{j}_{self.request_id}-{prompt}")
-        return Uid(self.request_id if self.n == 1 else f"{j}_{self.request_id}")
-
-    def _spec(self, uid: Uid, seed: int, max_tokens: int) -> ChoiceSpec:
-        params = self.params
-        assert params.temperature is not None  # Engine.generate has resolved it
-        return ChoiceSpec(
-            uid=uid,
-            seed=seed_key(seed),
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            max_tokens=max_tokens,
-            stop_ids=frozenset() if params.ignore_eos else self._engine.tokenizer.eos_ids,
-        )

@@ -137,7 +137,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
         for name in _UNBOUNDED_FILTERS.split():
-            del self.filters[name]
+            self.filters.pop(name, None)
         self.filters |= {"replace": _replace, "join": _join, "indent": _indent, "title": _title, "tojson": _tojson}
         self.filters |= COUNTING_FILTERS
         del self.globals["lipsum"]

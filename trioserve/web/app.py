@@ -15,13 +15,10 @@ from werkzeug.exceptions import HTTPException
 from trioserve.engine.engine import Engine
 from trioserve.errors import EngineStoppingError, QueueFullError, TrioserveError
 from trioserve.web.options import ServeOptions
-from trioserve.web.routes import Routes
+from trioserve.web.routes import Routes, given_request_id
 from trioserve.wire.errors import error_body, http_error_body
 
 logger = logging.getLogger(__name__)
-
-# An X-Request-Id comes back as it was sent, if it is short and plain enough to be harmless in a log.
-MAX_REQUEST_ID = 128
 
 
 def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartTrio:
@@ -35,6 +32,8 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
         ("/v1/models/<path:name>", "GET", routes.model),
         ("/v1/chat/completions", "POST", routes.chat_completions),
         ("/v1/completions", "POST", routes.completions),
+        ("/v1/requests/<name>", "DELETE", routes.cancel_request),
+        ("/v1/requests/<name>/choices/<int:index>", "DELETE", routes.cancel_choice),
     ):
         app.add_url_rule(path, handler.__name__, handler, methods=[method])
     app.register_error_handler(TrioserveError, refuse)
@@ -82,7 +81,7 @@ async def fail(error: Exception) -> TrioResponse:
 
 async def echo_request_id(response: TrioResponse) -> TrioResponse:
     """FAN-12: the caller's X-Request-Id is echoed, never used."""
-    given = request.headers.get("x-request-id", "")
-    if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable():
+    given = given_request_id()
+    if given is not None:
         response.headers["x-request-id"] = given
     return response

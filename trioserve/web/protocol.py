@@ -88,7 +88,7 @@ class HTTP1Protocol(H11Protocol):
         # the head of the response, until there is something to write it with
         self._head = b""
         self._chunked = False
-        # bytes received since h11 paused, or None if it takes more
+        # bytes that wait while h11 is paused, or None if it takes more
         self._ahead: int | None = None
 
     @property
@@ -163,7 +163,7 @@ class HTTP1Protocol(H11Protocol):
                     return
             else:
                 if event is h11.PAUSED:
-                    self._ahead = 0
+                    self._ahead = len(self.connection.trailing_data[0])
                 return
 
     def _check_head(self, request: h11.Request) -> bytes:

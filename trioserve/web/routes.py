@@ -18,6 +18,7 @@ from quart_trio.wrappers import TrioResponse
 from trioserve.engine.engine import Engine
 from trioserve.engine.generation import Generation
 from trioserve.engine.prompts import Prompt
+from trioserve.errors import RequestNotFoundError
 from trioserve.params import Limits
 from trioserve.version import __version__
 from trioserve.web.exchange import exchange
@@ -28,11 +29,13 @@ from trioserve.wire.answer import AnswerBuilder
 from trioserve.wire.calls import Call
 from trioserve.wire.chunks import ChunkBuilder
 from trioserve.wire.decode import DEFAULT_COMPLETION_TOKENS, check_model, parse_chat, parse_completion
-from trioserve.wire.models import HEALTH, ModelCard, model_body, models_body, version_body
+from trioserve.wire.models import HEALTH, ModelCard, cancelled_body, model_body, models_body, version_body
 from trioserve.wire.tally import Head, Kind
 
 # Decoding this much takes about a millisecond; more is done in a thread, so that the event loop stays free.
 INLINE_BODY_BYTES = 100_000
+
+MAX_REQUEST_ID = 128
 
 AnyCall = TypeVar("AnyCall", bound=Call)
 
@@ -49,6 +52,12 @@ async def decode(parse: Callable[[bytes, Limits], AnyCall], limits: Limits) -> A
     if len(body) <= INLINE_BODY_BYTES:
         return parse(body, limits)
     return await trio.to_thread.run_sync(parse, body, limits)
+
+
+def given_request_id() -> str | None:
+    """The caller's X-Request-Id if it is short and plain enough to be harmless in a log (FAN-12); else None."""
+    given = request.headers.get("x-request-id", "")
+    return given if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable() else None
 
 
 @attrs.frozen(kw_only=True)
@@ -106,7 +115,7 @@ class Routes:
         check_model(call.model, [self._card.id])
         prompt = await self._engine.encode_chat(call.messages)
         job_id = f"chatcmpl-{uuid.uuid4().hex}"
-        generation = self._engine.generate(prompt, call.params, request_id=job_id)
+        generation = self._engine.generate(prompt, call.params, request_id=job_id, alias=given_request_id())
         return await self._run(_Job(call=call, kind="chat", id=job_id, generation=generation))
 
     async def completions(self) -> TrioResponse:
@@ -114,12 +123,37 @@ class Routes:
         check_model(call.model, [self._card.id])
         job_id = f"cmpl-{uuid.uuid4().hex}"
         generation = self._engine.generate(
-            call.prompts, call.params, request_id=job_id, default_max_tokens=DEFAULT_COMPLETION_TOKENS
+            call.prompts,
+            call.params,
+            request_id=job_id,
+            alias=given_request_id(),
+            default_max_tokens=DEFAULT_COMPLETION_TOKENS,
         )
         echo_texts = tuple(self._text(prompt) for prompt in call.prompts) if call.echo else ()
         return await self._run(
             _Job(call=call, kind="completion", id=job_id, generation=generation, echo_texts=echo_texts)
         )
+
+    async def cancel_request(self, name: str) -> TrioResponse:
+        """FAN-34: end every choice of the running requests with this id, or this X-Request-Id."""
+        for generation in self._running(name):
+            generation.cancel()
+        return json_response(cancelled_body(name, None))
+
+    async def cancel_choice(self, name: str, index: int) -> TrioResponse:
+        """FAN-34: end one choice."""
+        for generation in self._running(name):
+            try:
+                generation.cancel_choice(index)
+            except IndexError as error:
+                raise RequestNotFoundError(str(error), "index") from None
+        return json_response(cancelled_body(name, index))
+
+    def _running(self, name: str) -> list[Generation]:
+        found = self._engine.find(name)
+        if not found:
+            raise RequestNotFoundError(f"No request {name!r} is running.", "id")
+        return found
 
     def _text(self, prompt: Prompt) -> str:
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)

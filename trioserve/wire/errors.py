@@ -6,7 +6,7 @@ Must not know: which error has which status (trioserve.errors), headers.
 
 from __future__ import annotations
 
-from trioserve.errors import TrioserveError, error_row
+from trioserve.errors import ERRORS, GenerationError, TrioserveError, error_row
 from trioserve.wire.line import json_line
 
 
@@ -23,17 +23,23 @@ def http_error_body(status: int, message: str) -> bytes:
     return _envelope(message, "invalid_request_error" if status < 500 else "server_error", None, None)
 
 
+def failure_fields(message: str) -> dict[str, object]:
+    """What is said of one choice that failed while its siblings did not."""
+    row = ERRORS[GenerationError]
+    return _fields(message, row.type, None, row.code)
+
+
 def _envelope(message: str, kind: str, param: str | None, code: str | None) -> bytes:
-    return json_line(
-        {
-            "error": {
-                "message": _valid(message),
-                "type": kind,
-                "param": None if param is None else _valid(param),
-                "code": code,
-            }
-        }
-    )
+    return json_line({"error": _fields(message, kind, param, code)})
+
+
+def _fields(message: str, kind: str, param: str | None, code: str | None) -> dict[str, object]:
+    return {
+        "message": _valid(message),
+        "type": kind,
+        "param": None if param is None else _valid(param),
+        "code": code,
+    }
 
 
 def _valid(text: str) -> str:

@@ -43,6 +43,12 @@ def version_body(version: str) -> bytes:
     return json_line({"version": version})
 
 
+def cancelled_body(name: str, index: int | None) -> bytes:
+    """The answer to a DELETE that ended a request, or one choice of it (FAN-34)."""
+    choice = {} if index is None else {"index": index}
+    return json_line({"id": name, "object": "request.cancelled", **choice, "cancelled": True})
+
+
 def _card_fields(card: ModelCard) -> dict[str, object]:
     return {
         "id": card.id,

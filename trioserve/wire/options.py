@@ -6,12 +6,12 @@ The ranges are those of SamplingParams.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
 from trioserve.errors import ParamError
-from trioserve.params import SamplingParams
+from trioserve.params import ChoiceParams, SamplingParams, StopWhen
 from trioserve.wire.fields import Fields
 from trioserve.wire.neutral import STREAM_OPTIONS, take_neutral
 
@@ -65,7 +65,57 @@ def take_params(fields: Fields, max_tokens: int | None) -> SamplingParams:
         seed=fields.integer("seed", _DEFAULTS.seed),
         stop=_take_stop(fields),
         ignore_eos=fields.flag("ignore_eos"),
+        choice_params=_take_choice_params(fields),
+        stop_when=_take_stop_when(fields),
+        choice_errors=_take_choice_errors(fields),
     )
+
+
+def _take_choice_params(fields: Fields) -> tuple[ChoiceParams, ...]:
+    path = fields.path("choice_params")
+    items = fields.array("choice_params") or []
+    return tuple(_build_choice_params(Fields.of(item, f"{path}.{j}")) for j, item in enumerate(items))
+
+
+def _build_choice_params(fields: Fields) -> ChoiceParams:
+    try:
+        own = ChoiceParams(
+            max_tokens=fields.integer("max_tokens", None),
+            temperature=fields.number("temperature", None),
+            top_p=fields.number("top_p", None),
+            top_k=fields.integer("top_k", None),
+            min_p=fields.number("min_p", None),
+            seed=fields.integer("seed", None),
+        )
+    except ParamError as error:
+        # of a range, which ChoiceParams knows without knowing where it stands; of a type, the path is there already
+        if error.param is None or error.param.startswith(fields.path("")):
+            raise
+        raise ParamError(f"{fields.path('')}{error}", fields.path(error.param)) from None
+    fields.finish()
+    return own
+
+
+def _take_stop_when(fields: Fields) -> StopWhen | None:
+    rule = fields.nested("stop_when")
+    if rule is None:
+        return None
+    stop_when = StopWhen(
+        finished=rule.integer("finished", None),
+        agree=rule.integer("agree", None),
+        pattern=rule.text("pattern", None),
+    )
+    rule.finish()
+    return stop_when
+
+
+def _take_choice_errors(fields: Fields) -> Literal["fail", "isolate"]:
+    value = fields.text("choice_errors", "fail")
+    if value == "fail":
+        return "fail"
+    if value == "isolate":
+        return "isolate"
+    raise fields.wrong("choice_errors", "'fail' or 'isolate'", value)
 
 
 def _take_stop(fields: Fields) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import attrs
 
 from trioserve.events import ChoiceFinished, TextDelta
+from trioserve.wire.errors import failure_fields
 
 Kind = Literal["chat", "completion"]
 
@@ -85,8 +86,13 @@ class Tally:
 
 
 def ending_fields(event: ChoiceFinished) -> dict[str, object]:
-    """What is told of a choice when it has finished. ``seed`` and ``usage`` extend OpenAI's format (FAN-16, FAN-21)."""
+    """What is told of a choice when it has finished.
+
+    ``seed`` (FAN-16), ``usage`` (FAN-21) and, of a choice that failed, ``error`` (FAN-24) extend OpenAI's format.
+    """
+    failure = {} if event.error is None else {"error": failure_fields(event.error)}
     return {
+        **failure,
         "logprobs": None,
         "finish_reason": event.reason,
         "seed": event.seed,

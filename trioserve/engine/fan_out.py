@@ -1,0 +1,108 @@
+"""From the prompts of a request to its choices, and to the groups that the scheduler is given.
+
+Owns: indices, uids (FAN-12), seeds (FAN-14), and what each choice is drawn with (FAN-33).
+Must not know: nurseries, when anything runs.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import attrs
+
+from trioserve.abc import DeviceInfo, Tokenizer
+from trioserve.engine.choice import Choice, Place, PromptUsage
+from trioserve.engine.options import EngineOptions
+from trioserve.engine.prompts import resolve_max_tokens
+from trioserve.engine.ticket import Mailbox, Ticket
+from trioserve.engine.verdict import Verdict
+from trioserve.params import ChoiceParams, SamplingParams
+from trioserve.sched.group import ChoiceSpec, Group, Uid
+from trioserve.sched.outbox import Outbox
+from trioserve.sched.seeds import child_seed, seed_key
+from trioserve.text.pipeline import ChoiceText
+
+
+@attrs.define(eq=False)
+class FanOut:
+    """The choices of one request, in index order, and a group for each prompt."""
+
+    request_id: str
+    params: SamplingParams
+    options: EngineOptions
+    prompts: list[array[int]]
+    usage: list[PromptUsage]
+    choices: list[Choice] = attrs.field(factory=list, init=False)
+    groups: list[Group] = attrs.field(factory=list, init=False)
+
+    @property
+    def replicates(self) -> bool:
+        """Greedy choices are all the same: they are decoded once for each prompt (FAN-6)."""
+        return self.params.greedy and self.params.n > 1 and self.options.limits.greedy_n == "replicate"
+
+    def places(self) -> list[Place]:
+        """Index, seed and shared tokens of every choice, prompt-major: index = p * n + j (FAN-4)."""
+        n = self.params.n
+        seeds = self._seeds()
+        return [
+            Place(p * n + j, seeds[j], usage.prompt_tokens if j else 0)
+            for p, usage in enumerate(self.usage)
+            for j in range(n)
+        ]
+
+    def build(
+        self, tokenizer: Tokenizer, info: DeviceInfo, default_max_tokens: int | None, mailbox: Mailbox, verdict: Verdict
+    ) -> None:
+        """Make ``choices`` and ``groups``.
+
+        Raises:
+            ParamError: a prompt and the tokens requested for it are over the context.
+        """
+        n, places = self.params.n, self.places()
+        stop_ids = frozenset[int]() if self.params.ignore_eos else tokenizer.eos_ids
+        for p, prompt in enumerate(self.prompts):
+            specs: list[ChoiceSpec] = []
+            for j in range(1 if self.replicates else n):
+                own = self.params.of_choice(j)
+                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info)
+                first = p * n + j
+                mine = tuple(places[first : first + n] if self.replicates else places[first : first + 1])
+                ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
+                text = ChoiceText(tokenizer, self.params.stop)
+                self.choices.append(Choice(self.request_id, mine, ticket, text, self.usage[p], verdict))
+                specs.append(_spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids))
+            self.groups.append(Group(id=f"{self.request_id}-{p}", prompt=prompt, choices=tuple(specs)))
+
+    def _seeds(self) -> list[int]:
+        """The seed of each choice of a prompt; j counts inside it. Seeded or not is decided before the offset."""
+        base = self.params.seed if self.params.seeded else None
+        if base is None:
+            base = self.options.pick_seed()
+        seeds = [child_seed(base, j) for j in range(self.params.n)]
+        for j, own in enumerate(self.params.choice_params):
+            if own.seed is not None:
+                seeds[j] = self.options.pick_seed() if own.seed == -1 else own.seed
+        return seeds
+
+    def _uid(self, prompt: int, j: int) -> Uid:
+        if len(self.prompts) > 1:
+            return Uid(f"{j}_{self.request_id}-{prompt}")
+        return Uid(self.request_id if self.params.n == 1 else f"{j}_{self.request_id}")
+
+
+def _spec(uid: Uid, own: ChoiceParams, seed: int, max_tokens: int, stop_ids: frozenset[int]) -> ChoiceSpec:
+    # Engine.generate has resolved the temperature, and the rest has defaults
+    assert own.temperature is not None
+    assert own.top_p is not None
+    assert own.top_k is not None
+    assert own.min_p is not None
+    return ChoiceSpec(
+        uid=uid,
+        seed=seed_key(seed),
+        temperature=own.temperature,
+        top_p=own.top_p,
+        top_k=own.top_k,
+        min_p=own.min_p,
+        max_tokens=max_tokens,
+        stop_ids=stop_ids,
+    )
