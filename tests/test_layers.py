@@ -27,6 +27,7 @@ LAYERS = {
     "engine": 4,
     "web": 5,
     "cli": 6,
+    "__main__": 7,
 }
 # Pieces of the third-party world, and the layers that may touch them.
 ALLOWED = {

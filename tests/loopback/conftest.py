@@ -86,6 +86,9 @@ class Jobs:
 class TightBody(ResponseBody):
     """Has always more, and waits for nothing."""
 
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
     async def __aenter__(self) -> TightBody:
         return self
 
@@ -95,6 +98,7 @@ class TightBody(ResponseBody):
         return self
 
     async def __anext__(self) -> bytes:
+        self._jobs.produced += len(EVENT)
         return EVENT
 
 
@@ -140,7 +144,7 @@ def app(jobs: Jobs) -> QuartTrio:
 
     @app.get("/tight")
     async def tight() -> Any:
-        return TrioResponse(TightBody())
+        return TrioResponse(TightBody(jobs))
 
     @app.route("/break", methods=["GET", "POST"])
     async def break_off() -> Any:
@@ -164,16 +168,22 @@ class Served:
     """A running server."""
 
     port: int
-    accesses: list[Access]
-    shutdown: trio.Event
-    cancel_scope: trio.CancelScope
-    ended: trio.Event
+    shutdown: trio.Event = attrs.field(factory=trio.Event)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    cancel_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _accesses: list[Access] = attrs.field(factory=list)
+    _logged: trio.Event = attrs.field(factory=trio.Event)
+
+    def log(self, access: Access) -> None:
+        self._accesses.append(access)
+        self._logged.set()
+        self._logged = trio.Event()
 
     async def finished(self, count: int) -> list[Access]:
         """The log, once ``count`` exchanges are in it. They get there after the client has its answer."""
-        while len(self.accesses) < count:
-            await trio.sleep(0.001)
-        return self.accesses
+        while len(self._accesses) < count:
+            await self._logged.wait()
+        return self._accesses
 
     async def statuses(self, count: int) -> list[int]:
         """The status of every exchange, once there are ``count``."""
@@ -197,7 +207,7 @@ def start(nursery: trio.Nursery, time_limit: None, app: QuartTrio) -> Start:
     async def start(**options: Any) -> Served:
         chosen = ServeOptions(port=0, **options)
         listeners = bind(chosen)
-        served = Served(listeners.port, [], trio.Event(), trio.CancelScope(), trio.Event())
+        served = Served(listeners.port)
 
         async def run(*, task_status: trio.TaskStatus[tuple[str, ...]]) -> None:
             with served.cancel_scope:
@@ -206,7 +216,7 @@ def start(nursery: trio.Nursery, time_limit: None, app: QuartTrio) -> Start:
                     chosen,
                     listeners=listeners,
                     shutdown=served.shutdown,
-                    log_access=served.accesses.append,
+                    log_access=served.log,
                     task_status=task_status,
                 )
             served.ended.set()

@@ -66,10 +66,10 @@ async def test_requests_sent_together_are_answered_in_order(start: Any) -> None:
 async def test_a_body_nobody_wanted_does_not_cost_the_connection(start: Any, request_: bytes) -> None:
     served = await start()
     with await RawClient.connect(served.port) as client:
-        await client.send(request_)
-        assert (await client.response()).status == 401
-        await client.send(request_bytes("GET", "/health"))
-        assert (await client.response()).body == b"ok"
+        # often, because it depends on the scheduler how much of the body is taken before the response
+        for _ in range(10):
+            await client.send(request_)
+            assert (await client.response()).status == 401
 
 
 @pytest.mark.usefixtures("no_errors")
@@ -121,9 +121,8 @@ async def test_fifty_closed_connections_leave_no_open_file(start: Any) -> None:
     for client in clients:
         await client.send(request_bytes("GET", "/health", headers=CLOSE))
         assert b"200" in await client.receive_all()
-    # 50 for the clients, whose sockets are open still
-    while open_files() > before + 50:
-        await trio.sleep(0.001)
+    # the clients' own ends are open still
+    assert open_files() == before + 50
     for client in clients:
         client.close()
 

@@ -62,7 +62,7 @@ async def test_a_head_that_is_refused(start: Any, data: bytes, status: int, word
             return
         assert words in check_refusal(response, status)
         assert await client.receive_all() == b""
-    (access,) = served.accesses
+    (access,) = await served.finished(1)
     assert (access.status, access.sent_bytes, access.seconds) == (status, len(response.body), 0.0)
 
 
@@ -199,7 +199,7 @@ async def test_an_address_without_clients_keeps_no_connection_from_another(
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
         served = await start(host="two", max_connections=1)
-    for host in ("127.0.0.1", "127.0.0.2"):
+    for host in ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"):
         stream = await trio.open_tcp_stream(host, served.port)
         await stream.send_all(request_bytes("GET", "/health", headers={"Connection": "close"}))
         assert b"".join([data async for data in stream]).endswith(b"ok")

@@ -36,6 +36,7 @@ from trioserve.model.sources import resolve
 from trioserve.text.pieces import BYTE_LETTERS
 
 DATA = Path(__file__).parent / "data"
+DIGITS_APART = hf.Sequence([hf.Digits(individual_digits=True), hf.ByteLevel(add_prefix_space=False)])
 
 TEXTS = [
     "",
@@ -65,6 +66,12 @@ TEXTS = [
     "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𒀀𒁀 \U0010fffd",
     "the cat sat on the mat",
 ]
+
+# words that sentencepiece learns from
+STOCK = (
+    "the cat sat on a mat and then aaaa aaaaa aa bababab abab hello world don't it's mein naïve café привет мир "
+    "int main return for while 12 345 6789 != == +++ ---- ........ ======== ________"
+)
 
 
 def main() -> None:
@@ -102,6 +109,8 @@ def write_vocabulary(path: Path) -> None:
 
 def smollm2_ids(path: Path) -> dict[str, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    # from GGUF files it takes GPT-2's rule for words; this is the one of the model's own tokenizer.json
+    tokenizer.backend_tokenizer.pre_tokenizer = DIGITS_APART
     texts = [*TEXTS, *random_texts("ab XY12'\n\t.,!é и\u0306中😀_<|>/\r     ", 60)]
     encoded = [{"text": text, "ids": tokenizer(text, add_special_tokens=False)["input_ids"]} for text in texts]
     return {"texts": encoded}
@@ -116,8 +125,8 @@ def words() -> dict[str, Any]:
     rules: dict[str, Callable[[str], list[str]]] = {
         "gpt-2": by_hugging_face(hf.ByteLevel(add_prefix_space=False)),
         "mpt": nfc(by_hugging_face(hf.ByteLevel(add_prefix_space=False))),
-        "smollm": by_hugging_face(hf.Sequence([hf.Digits(True), hf.ByteLevel(add_prefix_space=False)])),
-        "command-r": nfc(by_hugging_face(hf.Sequence([hf.Digits(True), hf.ByteLevel(add_prefix_space=False)]))),
+        "smollm": by_hugging_face(DIGITS_APART),
+        "command-r": nfc(by_hugging_face(DIGITS_APART)),
         # llama.cpp, src/llama-vocab.cpp
         "default": by_patterns(r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
         "falcon": by_patterns(r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
@@ -134,8 +143,7 @@ def words() -> dict[str, Any]:
     # transformers has these in the tokenizer's class
     for name in ("qwen2", "qwen35"):
         rules[name] = nfc(by_patterns(GGUF_PRE_TOKENIZER_SPLITS[name]))
-    texts = [text for text in TEXTS if "\x00" not in text]
-    return {"rules": {name: [{"text": text, "words": split(text)} for text in texts] for name, split in rules.items()}}
+    return {"rules": {name: [{"text": text, "words": split(text)} for text in TEXTS] for name, split in rules.items()}}
 
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
@@ -167,11 +175,7 @@ def nfc(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
 
 def sentencepiece_ids() -> dict[str, Any]:
     chance = random.Random(0)
-    stock = (
-        "the cat sat on a mat and then aaaa aaaaa aa bababab abab hello world don't it's mein naïve café привет мир "
-        "int main return for while 12 345 6789 != == +++ ---- ........ ======== ________"
-    ).split()
-    lines = [" ".join(chance.choice(stock) + " " * chance.randrange(4) for _ in range(12)) for _ in range(3000)]
+    lines = [" ".join(chance.choice(STOCK.split()) + " " * chance.randrange(4) for _ in range(12)) for _ in range(3000)]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),

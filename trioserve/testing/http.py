@@ -119,7 +119,8 @@ class AsgiExchange:
     ) -> bool | None:
         self.disconnect()
         try:
-            return await self._block.__aexit__(exc_type, exc, traceback)
+            # an async with in two halves, so no shield is wanted
+            return await self._block.__aexit__(exc_type, exc, traceback)  # noqa: ASYNC102
         except BaseExceptionGroup as group:
             # what the test's own block raised comes out as it is
             if group.exceptions == (exc,):

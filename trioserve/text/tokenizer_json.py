@@ -74,15 +74,13 @@ def parts_of_json(text: str | bytes, vocab_size: int) -> BpeParts:
         ModelError: the file is broken, or not a BPE tokenizer of a kind that is known here.
     """
     try:
+        text = text.decode() if isinstance(text, bytes) else text
         file = msgspec.json.decode(text, type=_File)
-        backend = Tokenizer.from_str(text if isinstance(text, str) else text.decode())
-    except Exception as error:  # the compiled package raises Exception itself
-        raise ModelError(f"tokenizer.json can't be read: {' '.join(str(error).split())}") from error
-    # some files carry the limits of the program that saved them
-    backend.no_truncation()
-    backend.no_padding()
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from error
     vocabulary = _vocabulary(file)
     byte_level = _is_byte_level(file)
+    backend = _backend(text)
     pieces = _pieces(file, vocabulary, byte_level, vocab_size)
     marks = {token.id: token.content for token in file.added_tokens if token.special}
     bounded = _keeps_all_text(file, vocabulary, byte_level)
@@ -93,6 +91,26 @@ def parts_of_json(text: str | bytes, vocab_size: int) -> BpeParts:
         marks=marks,
         max_token_bytes=longest_token(pieces, marks) * shrink if bounded else UNBOUNDED,
     )
+
+
+def _backend(text: str) -> Tokenizer:
+    try:
+        backend = Tokenizer.from_str(text)
+        # some files carry the limits of the program that saved them
+        backend.no_truncation()
+        backend.no_padding()
+        # what is wrong with unknown characters or special tokens comes out when they are met
+        backend.encode("\U0010fffd", add_special_tokens=True)
+    except BaseException as error:
+        # the package raises Exception itself, and its panics are not even that
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise _unreadable(error) from error
+        raise
+    return backend
+
+
+def _unreadable(error: BaseException) -> ModelError:
+    return ModelError(f"tokenizer.json can't be read: {' '.join(str(error).split())}")
 
 
 def _leaves(component: _Component | None) -> list[_Component]:

@@ -31,7 +31,7 @@ class ChannelBody(ResponseBody):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._channel.close()
+        """Nothing to do: what the channel still holds ends with the exchange, as its producer does."""
 
 
 def event_stream(channel: trio.MemoryReceiveChannel[bytes]) -> TrioResponse:
