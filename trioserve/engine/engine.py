@@ -170,8 +170,11 @@ class Engine:
             raise ParamError(
                 f"The model {self.model.id!r} has no chat template; it can be used with /v1/completions.", "messages"
             )
-        text = self.model.template.render(messages)
         inline = self.options.inline_characters
+        if sum(len(str(message.get("content", ""))) for message in messages) <= inline:
+            text = self.model.template.render(messages)
+        else:
+            text = await trio.to_thread.run_sync(self.model.template.render, messages)
         # the template writes the special tokens itself
         return await encode(text, self.tokenizer, self.info, "messages", add_special=False, inline=inline)
 

@@ -37,13 +37,10 @@ class HttpResponse:
 
 
 class AsgiClient:
-    """Calls an ASGI app. Every request is an exchange of its own::
+    """Calls an ASGI app, every request on its own.
 
-    response = await client.request("GET", "/health")
-
-    async with client.open("POST", "/v1/completions", body=b"...") as exchange:
-        first = await exchange.receive()
-        await exchange.disconnect()
+    ``await client.request("GET", "/health")`` is a complete response; ``async with client.open(...) as exchange`` is
+    a request in progress, of which the response can be read piece by piece, or left.
     """
 
     def __init__(self, app: Asgi, *, state: Mapping[str, object] | None = None) -> None:

@@ -29,7 +29,7 @@ class Access:
     status: int
     """What was sent; 499 if the client left first, 500 if the response broke off, 503 if a shutdown cut it off."""
     sent_bytes: int
-    """Bytes of the body, without framing."""
+    """Bytes of the body, without framing; for HEAD those that GET would have sent."""
     seconds: float
     """From the head of the request to the end; 0.0 for a request that was refused before it reached the app."""
     client: tuple[str, int] | None
