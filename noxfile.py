@@ -68,6 +68,13 @@ def oracle(session: nox.Session) -> None:
 
 
 @nox.session
+def mutation(session: nox.Session) -> None:
+    """Break the fan-out contract line by line, and see that its tests notice; arguments after -- select."""
+    install(session, "tests")
+    session.run("python", "tests/mutation/run.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Run the benchmarks, or those named after --; nothing else should run beside them."""
     install(session, "tests")

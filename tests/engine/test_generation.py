@@ -108,6 +108,18 @@ async def test_a_stop_string_ends_a_choice_and_its_tokens_are_counted_to_the_mat
     assert sum(len(plan.rows.tokens) for plan in device.plans) <= 2 * (len("alpha<end>") + 1)
 
 
+async def test_tokens_that_arrive_together_with_a_stop_string_are_not_counted_past_it() -> None:  # FAN-21
+    block, _ = open_fake_engine(say("a" * 30 + "<end>" + "t" * 60))
+    async with block as engine, engine.generate("go", SamplingParams(stop="<end>")) as generation:
+        # a reader that comes late: what was drawn meanwhile comes in one message
+        await trio.sleep(1)
+        events = [event async for event in generation]
+    ids = [token for event in events if isinstance(event, TextDelta) for token in event.token_ids]
+    assert bytes(ids) == b"a" * 30 + b"<end>"
+    assert isinstance(events[-1], ChoiceFinished)
+    assert events[-1].usage.completion_tokens == 35
+
+
 async def test_text_held_back_for_a_stop_string_comes_out_at_the_end() -> None:  # case stop-split-and-holdback
     block, _ = open_fake_engine(say("a tail"))
     async with block as engine:
