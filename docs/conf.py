@@ -11,6 +11,8 @@ release = version = __version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "sphinx_rtd_theme"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 nitpicky = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

@@ -37,6 +37,7 @@ ALLOWED = {
     "quart_trio": {"web", "testing"},
     "hypercorn": {"web", "testing"},
     "h11": {"web", "testing"},
+    "prometheus_client": {"web"},
     "click": {"cli"},
     "rich": {"cli"},
     "numpy": {"model", "device", "testing"},

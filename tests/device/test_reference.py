@@ -11,6 +11,8 @@ import torch
 from trioserve_kernels.reference.sampler import sample
 
 from trioserve.abc import Device
+from trioserve.device.decoder import TILE, Decoder, Tile
+from trioserve.device.pages import KVPages
 from trioserve.device.reference import ReferenceDevice
 from trioserve.errors import DeviceError, ParamError
 from trioserve.model.loaded import Float32Array
@@ -222,9 +224,7 @@ def test_a_page_that_is_not_there_is_noticed(tiny: DecoderSpec, open_device: Ope
         open_device(tiny).run(make_plan([Span(tokens=[1], pages=[page], rows=[Row()])]))
 
 
-def test_an_interrupt_ends_this_step_and_every_later_one(
-    tiny: DecoderSpec, open_device: OpenDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_ends_every_later_step(tiny: DecoderSpec, open_device: OpenDevice) -> None:
     device = open_device(tiny)
     plan = make_plan([Span(tokens=[1], pages=[0], rows=[Row()])])
     device.run(plan)
@@ -233,6 +233,24 @@ def test_an_interrupt_ends_this_step_and_every_later_one(
         with pytest.raises(DeviceError, match="interrupted"):
             device.run(plan)
     assert "interrupted" in repr(device)
+
+
+def test_an_interrupt_ends_the_running_step_after_a_tile(tiny: DecoderSpec, open_device: OpenDevice) -> None:
+    tiles: list[int] = []
+
+    class InterruptedDecoder(Decoder):
+        def hidden(self, tile: Tile, pages: KVPages) -> torch.Tensor:
+            tiles.append(len(tile.tokens))
+            if len(tiles) == 2:
+                device.interrupt()
+            return super().hidden(tile, pages)
+
+    weights = RandomWeights(tiny)
+    decoder = InterruptedDecoder(tiny, {name: torch.from_numpy(weights.float32(name)) for name in tiny.weight_shapes()})
+    device = ReferenceDevice(decoder, KVPages(tiny, 16, 4, torch.device("cpu")), open_device(tiny).info, None)
+    with pytest.raises(DeviceError, match="interrupted"):
+        device.run(make_plan([Span(tokens=[1] * 60, pages=range(16), rows=[Row()])]))
+    assert tiles == [TILE, TILE]
 
 
 def test_it_computes_in_as_many_threads_as_it_was_given(tiny: DecoderSpec, open_device: OpenDevice) -> None:

@@ -149,6 +149,9 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_all_that_tie_with_the_l
     assert kept(logits_of(halves), top_p=0.49) == {0}
     assert kept(logits_of(halves), top_p=0.51) == {0, 1}
     assert kept(logits_of(halves), top_p=0.8) == {0, 1, 2, 3}
+    two = logits_of([0, -1])
+    exactly_the_first = 1 / np.cumsum(weights_of(two))[-1]
+    assert kept(two, top_p=exactly_the_first) == {0}
 
 
 def test_min_p_is_relative_to_the_most_likely_token() -> None:

@@ -169,7 +169,9 @@ class ThreadDevice:
     threads: set[int] = attrs.field(factory=set)
     interrupted: threading.Event = attrs.field(factory=threading.Event)
     closed: bool = False
-    info: DeviceInfo = DeviceInfo(name="thread", vocab_size=259, context_length=4096, page_size=16, page_count=512)
+    info: DeviceInfo = DeviceInfo(  # noqa: RUF009  # frozen
+        name="thread", vocab_size=259, context_length=4096, page_size=16, page_count=512
+    )
 
     def run(self, plan: StepPlan) -> StepResult:
         self.threads.add(threading.get_ident())

@@ -1,104 +1,133 @@
 """``trioserve generate``: answers on the terminal, without a server.
 
-Owns: how n growing choices look side by side. Must not know: how they are made.
+Owns: the course of the command. Must not know: how choices are made, and how they look.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
 
-import attrs
 import click
 import trio
-from rich.columns import Columns
-from rich.console import Console
-from rich.live import Live
-from rich.panel import Panel
-from rich.text import Text
 
-from trioserve.cli.console import DEFAULT_MODEL, ProgressBars, engine_options, make_engine_options
+from trioserve.cli.display import choose_display
+from trioserve.cli.options import (
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    Command,
+    Decorator,
+    apply,
+    build,
+    cache_path,
+    engine_options,
+    field_option,
+    option,
+)
+from trioserve.cli.progress import ProgressDisplay
+from trioserve.cli.signals import ending_soon
 from trioserve.engine.engine import Engine
 from trioserve.engine.open import open_engine
-from trioserve.engine.options import EngineOptions
+from trioserve.engine.options import MAX_N_CEILING, EngineOptions
 from trioserve.engine.prompts import Prompt
-from trioserve.events import ChoiceFinished, Event
-from trioserve.params import SamplingParams
+from trioserve.model.sources import resolve
+from trioserve.params import Limits, SamplingParams
 
-SAMPLING_FIELDS = [field for field in attrs.fields(SamplingParams) if field.name != "ignore_eos"]
-NARROWEST_PANEL = 36
-FRAMES_PER_SECOND = 12
-
-
-class ChoicePanels:
-    """The choices as panels, as many beside each other as the terminal has room for."""
-
-    def __init__(self, n: int, width: int) -> None:
-        self._texts = [""] * n
-        self._titles = [f"choice {index}" for index in range(n)]
-        per_row = max(1, min(n, width // NARROWEST_PANEL))
-        self._width = width // per_row
-
-    def feed(self, event: Event) -> None:
-        if isinstance(event, ChoiceFinished):
-            tokens = event.usage.completion_tokens
-            self._titles[event.index] += f" · seed {event.seed} · {event.reason} after {tokens} tokens"
-        else:
-            self._texts[event.index] += event.text
-
-    def __rich__(self) -> Columns:
-        return Columns(
-            [
-                Panel(Text(text), title=title, title_align="left", width=self._width)
-                for text, title in zip(self._texts, self._titles, strict=True)
-            ],
-            padding=0,
-        )
-
-    def plain(self) -> str:
-        """For a pipe: every choice under a heading; a single one bare."""
-        if len(self._texts) == 1:
-            return self._texts[0]
-        return "\n\n".join(f"[{title}]\n{text}" for title, text in zip(self._titles, self._texts, strict=True))
+DEFAULT_MAX_TOKENS: Final = 128
+# Who sits at the machine has no limits but its own.
+LIMITS: Final = Limits(max_n=MAX_N_CEILING, max_choices=MAX_N_CEILING)
 
 
-async def _prompt(engine: Engine, text: str, *, raw: bool) -> Prompt:
-    if raw or engine.model.template is None:
-        return text
-    return await engine.encode_chat([{"role": "user", "content": text}])
+def _sampling_option(flag: str, help_text: str, **settings: Any) -> Decorator[Any]:
+    # not in the environment: they belong to a prompt, not to a machine
+    return field_option(SamplingParams, flag, help_text, section="Sampling", environment=False, **settings)
 
 
-async def _generate(model: str, text: str, params: SamplingParams, options: EngineOptions, *, raw: bool) -> None:
-    console = Console()
-    with ProgressBars() as bars:
-        async with open_engine(model, attrs.evolve(options, progress=bars)) as engine:
-            bars.stop()
-            prompt = await _prompt(engine, text, raw=raw)
-            panels = ChoicePanels(params.n, console.width)
-            async with engine.generate(prompt, params) as generation:
-                if console.is_terminal:
-                    with Live(panels, console=console, refresh_per_second=FRAMES_PER_SECOND):
-                        async for event in generation:
-                            panels.feed(event)
-                else:
-                    async for event in generation:
-                        panels.feed(event)
-                    click.echo(panels.plain())
+sampling_options: Final = apply(
+    [
+        _sampling_option("-n", "Choices.", type=int, metavar="N"),
+        option(
+            "--max-tokens",
+            "Tokens of a choice at most.",
+            section="Sampling",
+            environment=False,
+            type=int,
+            default=DEFAULT_MAX_TOKENS,
+            metavar="TOKENS",
+        ),
+        _sampling_option(
+            "--temperature",
+            "0 to 2; 0 always takes the most likely token.",
+            type=float,
+            show_default="what the model's files say, or 1",
+        ),
+        _sampling_option("--top-p", "0 to 1: draw from the likeliest tokens that add up to this.", type=float),
+        _sampling_option("--top-k", "Draw from this many of the likeliest tokens; -1: from all.", type=int),
+        _sampling_option("--min-p", "0 to 1: no token less likely than this share of the likeliest.", type=float),
+        _sampling_option("--seed", "Choice j is drawn with seed + j.", type=int, show_default="another each time"),
+        _sampling_option(
+            "--stop", "A text that ends a choice; may be given several times.", multiple=True, show_default=False
+        ),
+        _sampling_option("--ignore-eos", "Go on past the end that the model sees.", is_flag=True, show_default=False),
+    ]
+)
 
 
-@click.command()
+@click.command(cls=Command, short_help="Answer a prompt on the terminal, n choices side by side.")
 @click.argument("prompt")
-@click.option("-m", "--model", default=DEFAULT_MODEL, show_default=True, help="Alias, file, folder or repo id.")
-@click.option("-n", "n", default=1, show_default=True, help="Choices.")
-@click.option("--max-tokens", type=int, default=128, show_default=True, help="Tokens per choice at most.")
-@click.option("--temperature", type=float, default=1.0, show_default=True)
-@click.option("--top-p", type=float, default=1.0, show_default=True)
-@click.option("--top-k", type=int, default=-1, show_default=True)
-@click.option("--min-p", type=float, default=0.0, show_default=True)
-@click.option("--seed", type=int, help="Choice j uses seed + j.")
-@click.option("--stop", multiple=True, help="A text that ends a choice; may be given several times.")
-@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
+@option(
+    "--model",
+    f"What answers: {MODEL_HELP}.",
+    short="-m",
+    section="Prompt and model",
+    default=DEFAULT_MODEL,
+    metavar="MODEL",
+)
+@option(
+    "--raw",
+    "Continue PROMPT as it is. Without this it is a user's message, if the model can chat.",
+    section="Prompt and model",
+    environment=False,
+    is_flag=True,
+    show_default=False,
+)
+@sampling_options
 @engine_options
 def generate(prompt: str, model: str, *, raw: bool, **settings: Any) -> None:
-    """Answer PROMPT on the terminal with N choices, side by side as they grow."""
-    params = SamplingParams(**{field.name: settings.pop(field.name) for field in SAMPLING_FIELDS})
-    trio.run(lambda: _generate(model, prompt, params, make_engine_options(settings), raw=raw))
+    """Answer PROMPT on the terminal with N choices, side by side as they grow.
+
+    Into a pipe or a file goes the text alone, or, with several choices, each under a heading.
+    """
+    params = build(SamplingParams, settings)
+    with ProgressDisplay() as progress:
+        options = build(
+            EngineOptions,
+            settings,
+            limits=LIMITS,
+            max_queued=MAX_N_CEILING,
+            cache_dir=cache_path(),
+            progress=progress,
+        )
+        LIMITS.check(params, prompts=1)
+        with ending_soon():
+            resolve(model, cache=cache_path(), progress=progress)
+        trio.run(_generate, lambda: open_engine(model, options), prompt, params, raw, progress.stop)
+
+
+async def _generate(
+    open_block: Callable[[], AbstractAsyncContextManager[Engine]],
+    text: str,
+    params: SamplingParams,
+    raw: bool,
+    loaded: Callable[[], None],
+) -> None:
+    async with open_block() as engine:
+        loaded()
+        prompt: Prompt = text
+        if not raw and engine.model.template is not None:
+            prompt = await engine.encode_chat([{"role": "user", "content": text}])
+        async with engine.generate(prompt, params) as generation:
+            with choose_display(params.n) as display:
+                async for event in generation:
+                    display.feed(event)

@@ -1,31 +1,59 @@
 """The command line's entry: the command group, and what an error looks like to a person.
 
-Owns: exit codes. 0 done; 1 the engine failed while it ran; 2 the command could not be carried out as given; 130 Ctrl-C.
-Must not know: what the commands do.
+Owns: exit codes. Must not know: what the commands do.
+
+==========  =========================================================================================
+0           done; for a server: ended by a signal, in order
+1           the engine failed while it ran
+2           the command could not be carried out as it was given
+130 to 143  ended as by a signal, 128 + its number: Ctrl-C, a pipe that nobody reads any more, SIGTERM
+==========  =========================================================================================
 """
 
 from __future__ import annotations
 
+import io
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from trioserve.cli.generate import generate
+from trioserve.cli.harmless import harmless_line
 from trioserve.cli.models import models
+from trioserve.cli.options import CONTEXT_SETTINGS
 from trioserve.cli.serve import serve
-from trioserve.errors import DeviceError, InternalError, TrioserveError
+from trioserve.cli.signals import INTERRUPTED, SIGNAL_BASE
+from trioserve.errors import InternalError, ModelError, ParamError, TrioserveError
 from trioserve.version import __version__
 
-EXIT_FAILED = 1
-EXIT_REFUSED = 2
-EXIT_INTERRUPTED = 130
+FAILED: Final = 1
+REFUSED: Final = 2
+BROKEN_PIPE: Final = SIGNAL_BASE + signal.SIGPIPE
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The outermost group."""
+
+    def invoke(self, ctx: click.Context) -> None:
+        try:
+            super().invoke(ctx)
+            # here, where it can still be told that this fails
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise SystemExit(BROKEN_PIPE) from None
+
+
+@click.group(cls=Commands, context_settings=CONTEXT_SETTINGS, invoke_without_command=True)
 @click.version_option(__version__, prog_name="trioserve")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Serve language models over the OpenAI API: n choices for the price of one prefill."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 commands.add_command(serve)
@@ -34,27 +62,41 @@ commands.add_command(models)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Every expected error is one line on standard error."""
+    """Run one command and return its exit code. Every error that can be expected is one line on standard error.
+
+    What else is raised is a bug, and comes out as it is.
+    """
     try:
         commands.main(args=arguments, prog_name="trioserve", standalone_mode=False)
-    except click.exceptions.Exit as error:
-        return error.exit_code
     except click.Abort:
-        return EXIT_INTERRUPTED
+        return INTERRUPTED
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED
     except click.ClickException as error:
-        click.echo(f"trioserve: {error.format_message()}", err=True)
-        return EXIT_REFUSED
-    except (DeviceError, InternalError) as error:
-        click.echo(f"trioserve: {error}", err=True)
-        return EXIT_FAILED
+        return _tell(error.format_message(), REFUSED)
+    except (ParamError, ModelError) as error:
+        return _tell(str(error), REFUSED)
+    except InternalError:
+        raise
     except TrioserveError as error:
-        click.echo(f"trioserve: {error}", err=True)
-        return EXIT_REFUSED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _tell(str(error), FAILED)
+    except OSError as error:
+        return _tell(str(error), REFUSED)
     return 0
+
+
+def _tell(message: str, code: int) -> int:
+    click.echo(f"trioserve: {harmless_line(' '.join(message.split()))}", err=True)
+    return code
 
 
 def main() -> None:
     """The console script."""
-    sys.exit(run())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a terminal may not have all the characters that a model writes
+        sys.stdout.reconfigure(errors="replace")
+    code = run()
+    if code > SIGNAL_BASE:
+        # As a signal would: Python would wait for threads that fetch, and write once more to the pipe.
+        os._exit(code)
+    sys.exit(code)

@@ -5,11 +5,13 @@ Owns: the look of the tables. Must not know: how files are fetched or read.
 
 from __future__ import annotations
 
-import click
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Sequence
 
-from trioserve.cli.console import ProgressBars, cache_path, human_size
+import click
+
+from trioserve.cli.options import CONTEXT_SETTINGS, cache_path
+from trioserve.cli.progress import ProgressDisplay, human_size
+from trioserve.cli.signals import ending_soon
 from trioserve.model.aliases import ALIASES
 from trioserve.model.cache import list_cached, remove
 from trioserve.model.sources import pull as pull_model
@@ -17,44 +19,46 @@ from trioserve.model.sources import resolve
 from trioserve.model.summary import ModelSummary, describe
 
 
-@click.group()
-def models() -> None:
-    """List, fetch, describe and remove models."""
+@click.group(context_settings=CONTEXT_SETTINGS, invoke_without_command=True)
+@click.pass_context
+def models(context: click.Context) -> None:
+    """List, fetch, describe and remove models.
+
+    They are kept in the folder that TRIOSERVE_CACHE names, or else in ~/.cache/trioserve.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @models.command("list")
 def list_models() -> None:
-    """The models in the cache, and the aliases that can be fetched."""
+    """List the models in the cache, and those that can be fetched by a short name."""
     cached = {model.name: model for model in list_cached(cache_path())}
-    table = Table("model", "size", "where", box=None, pad_edge=False)
+    rows = [("MODEL", "SIZE", "WHERE")]
     for name in sorted({*cached, *ALIASES}):
         model = cached.get(name)
         if model is None:
-            table.add_row(name, human_size(ALIASES[name].size), "not fetched yet")
+            rows.append((name, human_size(ALIASES[name].size), "not fetched yet"))
         else:
-            table.add_row(name, human_size(model.size), str(model.path))
-    Console(soft_wrap=True).print(table)
+            rows.append((name, human_size(model.size), str(model.path)))
+    _echo_table(rows)
 
 
 @models.command()
 @click.argument("model")
 def pull(model: str) -> None:
-    """Fetch MODEL, an alias or a Hugging Face repo id, into the cache."""
-    with ProgressBars() as bars:
-        found = pull_model(model, cache=cache_path(), progress=bars)
+    """Fetch MODEL, a short name or a Hugging Face repo id, into the cache."""
+    with ProgressDisplay() as progress, ending_soon():
+        found = pull_model(model, cache=cache_path(), progress=progress)
     click.echo(f"{found.id}: {found.path}")
 
 
 @models.command()
 @click.argument("model")
 def show(model: str) -> None:
-    """Describe MODEL: an alias, a file, a folder, or a repo id; it is fetched if it is not here yet."""
-    with ProgressBars() as bars:
-        found = resolve(model, cache=cache_path(), progress=bars)
-    table = Table("", "", box=None, pad_edge=False, show_header=False)
-    for label, value in _rows(describe(found.path)):
-        table.add_row(label, value)
-    Console(soft_wrap=True).print(table)
+    """Describe MODEL: a file, a folder, or a model in the cache."""
+    found = resolve(model, cache=cache_path(), offline=True)
+    _echo_table(_rows(describe(found.path)))
 
 
 def _rows(summary: ModelSummary) -> list[tuple[str, str]]:
@@ -79,3 +83,10 @@ def rm(model: str) -> None:
     """Remove MODEL from the cache."""
     freed = remove(model, cache_path())
     click.echo(f"{model} removed, {human_size(freed)} freed")
+
+
+def _echo_table(rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns, which programs can read too: nothing is broken, cut or padded at the end."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

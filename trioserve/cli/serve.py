@@ -1,6 +1,6 @@
 """``trioserve serve``: an engine behind HTTP, and the signals that end it.
 
-Owns: the order of things: bind, load, serve, announce; then drain, close, end.
+Owns: the order of things: bind, fetch, load, serve, announce; then drain, close, end.
 Must not know: routes, scheduling.
 """
 
@@ -8,119 +8,245 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import click
+import structlog
 import trio
 
-from trioserve.cli.console import DEFAULT_MODEL, ProgressBars, engine_options, make_engine_options, option
 from trioserve.cli.logs import configure_logs
+from trioserve.cli.options import (
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    OTHER_SECTION,
+    Command,
+    Decorator,
+    apply,
+    build,
+    cache_path,
+    default_of,
+    engine_option,
+    engine_options,
+    field_option,
+    option,
+)
+from trioserve.cli.progress import ProgressDisplay
+from trioserve.cli.signals import end_by_signal, ending_soon
+from trioserve.engine.engine import Engine
+from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.open import open_engine
 from trioserve.engine.options import MAX_N_CEILING, EngineOptions
+from trioserve.errors import DeviceError
+from trioserve.model.sources import resolve
 from trioserve.params import Limits
 from trioserve.web.listeners import Listeners, bind
-from trioserve.web.options import MAX_PORT, ServeOptions
+from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve as serve_engine
 from trioserve.web.shutdown import Shutdown
 
 # Ctrl-C is for a person who wants to be back at the prompt: just long enough to tell running streams.
-INTERRUPT_GRACE_SECONDS = 0.5
+INTERRUPT_GRACE_S: Final = 0.5
+# Listening on these means on every address of the machine; one of them is where a client on it connects to.
+WILDCARDS: Final = {"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"}
+
+log = structlog.get_logger("trioserve.serve")
 
 
-async def _obey(
-    signals: AsyncIterator[int], shutdown: Shutdown, serving: trio.Event, everything: trio.CancelScope
-) -> None:
-    """SIGTERM drains; SIGINT ends soon; a second signal, or one that comes before serving began, ends at once."""
-    async for number in signals:
-        if shutdown.begun or not serving.is_set():
-            everything.cancel()
-        elif number == signal.SIGINT:
-            click.echo("Stopping.", err=True)
-            shutdown.begin(INTERRUPT_GRACE_SECONDS)
-        else:
-            click.echo("Draining.", err=True)
-            shutdown.begin()
+def _listen_option(flag: str, help_text: str, **settings: Any) -> Decorator[Any]:
+    return field_option(ServeOptions, flag, help_text, section="Address", **settings)
 
 
-def _announce(model: str, addresses: tuple[str, ...]) -> None:
-    address = addresses[0]
-    where, base = ("", address) if address.startswith("http") else (f"--unix-socket {address[5:]} ", "http://localhost")
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Name a colour."}], "n": 4})
-    click.echo(f"\nServing {model} on {', '.join(addresses)} (Ctrl-C stops it). Try:\n")
-    click.echo(f"  curl {where}{base}/v1/chat/completions -d '{body}'\n")
+def _connection_option(flag: str, help_text: str, **settings: Any) -> Decorator[Any]:
+    return field_option(ServeOptions, flag, help_text, section="Connections", **settings)
 
 
-async def _serve(model: str, listeners: Listeners, options: EngineOptions, serve_options: ServeOptions) -> None:
-    shutdown, serving = Shutdown(), trio.Event()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, signals, shutdown, serving, nursery.cancel_scope)
-            with ProgressBars() as bars:
-                # the engine stands outside HTTP: when it fails, all of this ends
-                async with open_engine(model, attrs.evolve(options, progress=bars)) as engine:
-                    bars.stop()
-                    async with trio.open_nursery() as http:
-                        run = functools.partial(serve_engine, listeners=listeners, shutdown=shutdown)
-                        addresses = await http.start(run, engine, serve_options)
-                        serving.set()
-                        _announce(engine.model.id, addresses)
-            nursery.cancel_scope.cancel()
+def _limit_option(flag: str, help_text: str, **settings: Any) -> Decorator[Any]:
+    return field_option(Limits, flag, help_text, section="Limits of a request", **settings)
 
 
-@click.command()
+serve_options: Final = apply(
+    [
+        _listen_option("--host", "Address or name to listen on.", metavar="HOST"),
+        _listen_option("--port", "Port; 0 takes a free one.", type=int, metavar="PORT"),
+        _listen_option(
+            "--unix-socket",
+            "Listen on this path instead.",
+            type=click.Path(path_type=Path),
+            show_default=False,
+        ),
+        _limit_option("--max-n", f"Choices of a prompt at most; up to {MAX_N_CEILING}.", type=int, metavar="N"),
+        option(
+            "--max-choices",
+            "Prompts times n at most.",
+            section="Limits of a request",
+            type=int,
+            metavar="N",
+            show_default=f"{default_of(Limits, 'max_choices')}, or --max-n if that is more",
+        ),
+        _limit_option(
+            "--greedy-n",
+            "What n > 1 means when the temperature is 0: an error, or n equal choices.",
+            type=click.Choice(["reject", "replicate"]),
+        ),
+        _connection_option("--max-connections", "Connections served at once.", type=int, metavar="N"),
+        _connection_option("--max-body-size", "Bytes of a request at most.", type=int, metavar="BYTES"),
+        _connection_option(
+            "--keep-alive-timeout", "Time that a connection may be idle.", type=float, metavar="SECONDS"
+        ),
+        _connection_option(
+            "--slow-reader-timeout",
+            "Time that a client may read nothing of what it is sent.",
+            name="send_stall_timeout",
+            type=float,
+            metavar="SECONDS",
+        ),
+        _connection_option(
+            "--graceful-timeout", "Time that running requests have after SIGTERM.", type=float, metavar="SECONDS"
+        ),
+    ]
+)
+
+serving_engine_options: Final = apply(
+    [
+        engine_option("--max-running", "Choices that grow at once.", type=int, metavar="N"),
+        option(
+            "--max-queued",
+            "Choices that wait at most; more are refused.",
+            section="Engine",
+            type=int,
+            metavar="N",
+            show_default=f"{default_of(EngineOptions, 'max_queued')}, or --max-choices if that is more",
+        ),
+        engine_option("--prefix-cache/--no-prefix-cache", "Keep what was computed for prompts that begin the same."),
+    ]
+)
+
+
+@click.command(
+    cls=Command,
+    short_help="Serve a model over the OpenAI API.",
+    help=f"""Serve MODEL over the OpenAI API.
+
+    MODEL is {MODEL_HELP}; without it, {DEFAULT_MODEL}. It is fetched if it is not in the cache yet.
+    """,
+)
 @click.argument("model", default=DEFAULT_MODEL)
-@option("--host", "Address or name to listen on.", default="127.0.0.1", show_default=True)
-@option("--port", "Port; 0 takes a free one.", type=click.IntRange(0, MAX_PORT), default=8000, show_default=True)
-@option("--unix-socket", "Listen on this path instead.", type=click.Path(path_type=Path))
-@option("--max-connections", "Connections served at once.", type=click.IntRange(min=1), default=1024, show_default=True)
-@option("--graceful-timeout", "Seconds that running requests have after SIGTERM.", type=float, default=30.0)
-@option("--max-running", "Choices that decode at once.", type=click.IntRange(min=1), default=256, show_default=True)
-@option("--max-queue", "Choices that wait at most.", type=click.IntRange(min=1), default=2048, show_default=True)
-@option("--max-n", "Bound of n.", type=click.IntRange(1, MAX_N_CEILING), default=128, show_default=True)
-@option("--max-choices", "Bound of prompts times n.", type=click.IntRange(min=1), default=1024, show_default=True)
-@option("--no-prefix-cache", "Compute every prompt anew.", is_flag=True)
+@serve_options
 @engine_options
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
-def serve(
-    model: str,
-    *,
-    host: str,
-    port: int,
-    unix_socket: Path | None,
-    max_connections: int,
-    graceful_timeout: float,
-    max_queue: int,
-    max_n: int,
-    max_choices: int,
-    no_prefix_cache: bool,
-    verbose: bool,
-    **settings: Any,
-) -> None:
-    """Serve MODEL (an alias, a .gguf file, a folder, or a Hugging Face repo id) over the OpenAI API."""
+@serving_engine_options
+@option("--verbose", "Log more.", short="-v", section=OTHER_SECTION, is_flag=True, show_default=False)
+def serve(model: str, *, max_choices: int | None, max_queued: int | None, verbose: bool, **settings: Any) -> None:
     configure_logs(verbose=verbose)
-    serve_options = ServeOptions(
-        host=host,
-        port=port,
-        unix_socket=unix_socket,
-        max_connections=max_connections,
-        graceful_timeout=graceful_timeout,
-    )
-    options = make_engine_options(
-        {**settings, "max_queued": max_queue, "prefix_cache": not no_prefix_cache},
-        Limits(max_n=max_n, max_choices=max_choices),
-    )
-    # before the model is loaded, so that a taken port is found out at once
-    with _bind(serve_options) as listeners:
-        trio.run(_serve, model, listeners, options, serve_options)
+    http_options = build(ServeOptions, settings)
+    # a higher bound on n is of no use if one of the others, left alone, stays below it
+    if max_choices is None:
+        max_choices = max(default_of(Limits, "max_choices"), settings["max_n"])
+    if max_queued is None:
+        max_queued = max(default_of(EngineOptions, "max_queued"), max_choices)
+    limits = build(Limits, settings, max_choices=max_choices)
+    options = build(EngineOptions, settings, limits=limits, max_queued=max_queued, cache_dir=cache_path())
+    # before anything is fetched or loaded, so that a taken port is found out at once
+    with _bind(http_options) as listeners, ProgressDisplay() as progress:
+        with ending_soon():
+            resolve(model, cache=cache_path(), progress=progress)
+        options = attrs.evolve(options, progress=progress)
+        trio.run(run_server, lambda: open_engine(model, options), listeners, http_options, progress.stop)
 
 
 def _bind(options: ServeOptions) -> Listeners:
     where = options.unix_socket or f"{options.host}:{options.port}"
     try:
         return bind(options)
-    except OSError as error:
-        raise click.ClickException(f"can't listen on {where}: {error.strerror or error}") from error
+    # the second is what Python makes of a name that no host can have
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise click.ClickException(f"can't listen on {where}: {reason or error}") from error
+
+
+async def run_server(
+    open_block: Callable[[], AbstractAsyncContextManager[Engine]],
+    listeners: Listeners,
+    options: ServeOptions,
+    loaded: Callable[[], None],
+) -> None:
+    """Open the engine, serve it, and obey signals, until they have ended all of it.
+
+    Args:
+        open_block: makes the block that holds the engine.
+        listeners: where to serve; closed in the end.
+        options: how to serve.
+        loaded: called when the engine is open.
+
+    Raises:
+        KeyboardInterrupt, SystemExit: a signal came before serving began.
+        DeviceError: the engine failed.
+        TrioserveError: what opening the engine raises.
+    """
+    course = _Course()
+    try:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(course.obey, signals, nursery.cancel_scope)
+                # the engine stands outside HTTP: when it fails, all of this ends
+                async with open_block() as engine:
+                    loaded()
+                    info = engine.info
+                    log.info("loaded", model=engine.model.id, device=info.name, context_length=info.context_length)
+                    async with trio.open_nursery() as http:
+                        run = functools.partial(serve_engine, listeners=listeners, shutdown=course.shutdown)
+                        addresses = await http.start(run, engine, options)
+                        course.serving = True
+                        _announce(engine.model.id, addresses)
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        error = collapse(group, None)
+        if isinstance(error, DeviceError):
+            log.critical("the device failed", exc_info=error)
+        raise_alone(error)
+    if course.too_early is not None:
+        end_by_signal(course.too_early)
+
+
+@attrs.define(eq=False)
+class _Course:
+    """How far a server has come, and what signals mean there."""
+
+    shutdown: Shutdown = attrs.field(factory=Shutdown, init=False)
+    serving: bool = attrs.field(default=False, init=False)
+    too_early: int | None = attrs.field(default=None, init=False)
+    """The signal that came before serving began."""
+
+    async def obey(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
+        """SIGTERM drains; SIGINT ends soon; a second signal, or one that comes before serving began, ends at once."""
+        async for number in signals:
+            if not self.serving:
+                self.too_early = number
+                everything.cancel()
+            elif self.shutdown.begun:
+                everything.cancel()
+            elif number == signal.SIGINT:
+                log.info("stopping")
+                self.shutdown.begin(INTERRUPT_GRACE_S)
+            else:
+                log.info("draining: what runs may end; a second signal ends it at once")
+                self.shutdown.begin()
+
+
+def _announce(model: str, addresses: tuple[str, ...]) -> None:
+    address = addresses[0]
+    for wildcard, local in WILDCARDS.items():
+        address = address.replace(wildcard, local)
+    command = ["curl"]
+    if socket_path := address.removeprefix("unix:") if address.startswith("unix:") else None:
+        command += ["--unix-socket", socket_path]
+        address = "http://localhost"
+    body = {"model": model, "messages": [{"role": "user", "content": "Name a colour."}], "n": 4}
+    command += [f"{address}/v1/chat/completions", "-d", json.dumps(body)]
+    click.echo(f"\nServing {model} on {', '.join(addresses)} (Ctrl-C stops it). Try:\n")
+    click.echo(f"  {shlex.join(command)}\n")

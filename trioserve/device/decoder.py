@@ -6,8 +6,8 @@ The result for a token must not depend, in any bit, on the tokens computed besid
 work is cut up:
 
 - Products with weights always see TILE rows, padded with zeros. A BLAS chooses its code, and so the order of its sums,
-  by shape and by alignment, and may sum a lone last column its own way. So both sides of a matrix are padded to
-  multiples of ALIGNMENT as well; then every row is summed alike, in any number of threads.
+  by shape, and may sum a lone last column its own way. So the columns are padded to a multiple of COLUMNS as well; then
+  every row is summed alike, in any number of threads.
 - Attention is computed for one token at a time, in shapes that follow from its position alone.
 - Functions like exp see one row at a time: torch's vector code leaves the end of each thread's share to scalar code,
   which rounds differently, and the shares of a whole tile end on other elements in each row.
@@ -31,8 +31,8 @@ from trioserve.model.spec import Activation, DecoderSpec
 
 TILE: Final = 16
 """Tokens that are computed together. On a CPU 16 rows take little longer than 8, and 32 twice as long."""
-ALIGNMENT: Final = 16
-"""In floats: 64 bytes, a cache line and the widest vector there is."""
+COLUMNS: Final = 16
+"""Outputs of a product come in multiples of this: the floats of the widest vector there is."""
 
 _ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = {
     "silu": functional.silu,
@@ -60,15 +60,14 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """``weight`` is [out, in], ``bias`` [out]; both float32."""
-        self._out, self._in = weight.shape
-        padding = (0, -self._in % ALIGNMENT, 0, -self._out % ALIGNMENT)
-        self._weight = functional.pad(weight, padding) if any(padding) else weight
+        self._out = len(weight)
+        padding = -self._out % COLUMNS
+        self._weight = functional.pad(weight, (0, 0, 0, padding)) if padding else weight
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
         """[TILE, in] -> [TILE, out]"""
-        assert x.shape == (TILE, self._in)
-        x = functional.pad(x, (0, self._weight.shape[1] - self._in))
+        assert len(x) == TILE
         y = functional.linear(x, self._weight)[:, : self._out]
         return y if self._bias is None else y + self._bias
 

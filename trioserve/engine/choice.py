@@ -11,6 +11,7 @@ import trio
 
 from trioserve.engine.ticket import Ticket
 from trioserve.engine.verdict import Verdict
+from trioserve.engine.watch import ChoiceWatch
 from trioserve.errors import ChoiceFailedError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
 from trioserve.sched.outbox import Progress
@@ -49,7 +50,11 @@ class Choice:
     text: ChoiceText
     prompt: PromptUsage
     verdict: Verdict
-    _completion_tokens: int = attrs.field(default=0, init=False)
+    watch: ChoiceWatch
+    completion_tokens: int = attrs.field(default=0, init=False)
+    """Generated and kept so far; each copy has as many."""
+    finished: bool = attrs.field(default=False, init=False)
+    """Its last event was made."""
     _texts: list[str] = attrs.field(factory=list, init=False)
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
@@ -80,11 +85,13 @@ class Choice:
             return self._events(progress)
         except Exception as error:
             message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
+            last = self._finish("error", None, message)
             if self.verdict.is_isolated(copies=len(self.places)):
-                return self._finish("error", None, message)
+                return last
             raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error
 
     def _events(self, progress: Progress) -> list[Event]:
+        self.watch.received(progress)
         if progress.admitted is not None and self.places[0].shared_tokens == 0:
             self.prompt.cached_tokens = progress.admitted.cached_tokens
         # the token that ends a sequence is counted, and has no text
@@ -102,7 +109,7 @@ class Choice:
     def _delta(self, text: str, ids: tuple[int, ...]) -> list[Event]:
         if not text and not ids:
             return []
-        self._completion_tokens += len(ids)
+        self.completion_tokens += len(ids)
         if self.verdict.reads_text:
             self._texts.append(text)
         return [TextDelta(place.index, text, ids) for place in self.places]
@@ -114,12 +121,14 @@ class Choice:
         return events
 
     def _finish(self, reason: FinishReason, stop: str | int | None, error: str | None) -> list[Event]:
+        self.finished = True
+        self.watch.finished(reason, self.completion_tokens)
         return [
             ChoiceFinished(
                 place.index,
                 reason,
                 ChoiceUsage(
-                    completion_tokens=self._completion_tokens,
+                    completion_tokens=self.completion_tokens,
                     cached_tokens=0 if place.shared_tokens else self.prompt.cached_tokens,
                     shared_tokens=place.shared_tokens,
                 ),

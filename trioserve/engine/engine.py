@@ -14,9 +14,11 @@ import trio
 
 from trioserve.abc import DeviceInfo, Tokenizer
 from trioserve.engine.generation import Generation
+from trioserve.engine.observer import Observer
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.prompts import Prompt, as_prompts, encode
 from trioserve.engine.scheduler import Scheduler
+from trioserve.engine.snapshot import EngineSnapshot
 from trioserve.engine.ticket import Mailbox
 from trioserve.errors import EngineStoppingError, ParamError
 from trioserve.events import ChoiceFinished, ChoiceUsage, FinishReason, TextDelta
@@ -80,6 +82,8 @@ class Engine:
         self.info = info
         self.options = options
         self.mailbox = mailbox
+        self.observers: tuple[Observer, ...] = ()
+        self._began = trio.current_time()
         self._scheduler = scheduler
         self._live: dict[str, Generation] = {}
         self._draining = False
@@ -204,6 +208,24 @@ class Engine:
         return EngineStatistics(
             requests=len(self._live), draining=self._draining, scheduler=self._scheduler.statistics()
         )
+
+    def snapshot(self) -> EngineSnapshot:
+        """Everything that runs, request by request."""
+        return EngineSnapshot(
+            model=self.model.id,
+            device=self.info.name,
+            context_length=self.info.context_length,
+            page_size=self.info.page_size,
+            page_count=self.info.page_count,
+            uptime_s=trio.current_time() - self._began,
+            draining=self._draining,
+            requests=tuple(generation.snapshot() for generation in self._live.values()),
+            scheduler=self._scheduler.statistics(),
+        )
+
+    def add_observer(self, observer: Observer) -> None:
+        """Tell ``observer`` what happens to the requests that are entered from now on."""
+        self.observers = (*self.observers, observer)
 
     def check(self) -> None:
         """Raise InvariantError if the books of the scheduler are wrong."""

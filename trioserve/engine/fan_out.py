@@ -16,6 +16,7 @@ from trioserve.engine.options import EngineOptions
 from trioserve.engine.prompts import resolve_max_tokens
 from trioserve.engine.ticket import Mailbox, Ticket
 from trioserve.engine.verdict import Verdict
+from trioserve.engine.watch import RequestWatch
 from trioserve.params import ChoiceParams, SamplingParams
 from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.outbox import Outbox
@@ -51,7 +52,13 @@ class FanOut:
         ]
 
     def build(
-        self, tokenizer: Tokenizer, info: DeviceInfo, default_max_tokens: int | None, mailbox: Mailbox, verdict: Verdict
+        self,
+        tokenizer: Tokenizer,
+        info: DeviceInfo,
+        default_max_tokens: int | None,
+        mailbox: Mailbox,
+        verdict: Verdict,
+        watch: RequestWatch,
     ) -> None:
         """Make ``choices`` and ``groups``.
 
@@ -69,7 +76,8 @@ class FanOut:
                 mine = tuple(places[first : first + n] if self.replicates else places[first : first + 1])
                 ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
                 text = ChoiceText(tokenizer, self.params.stop)
-                self.choices.append(Choice(self.request_id, mine, ticket, text, self.usage[p], verdict))
+                own_watch = watch.choice(len(prompt), max_tokens, copies=len(mine))
+                self.choices.append(Choice(self.request_id, mine, ticket, text, self.usage[p], verdict, own_watch))
                 specs.append(_spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids))
             self.groups.append(Group(id=f"{self.request_id}-{p}", prompt=prompt, choices=tuple(specs)))
 

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from trioserve.engine.choice import PromptUsage
+from trioserve.engine.choice import Choice, PromptUsage
 from trioserve.engine.fan_out import FanOut
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Submit
 from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode
-from trioserve.engine.ticket import Ticket
+from trioserve.engine.snapshot import RequestSnapshot
 from trioserve.engine.verdict import Verdict
+from trioserve.engine.watch import RequestWatch
 from trioserve.errors import TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event
 from trioserve.params import SamplingParams
@@ -66,16 +67,18 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._engine = engine
         self._raw_prompts = as_prompts(prompt)
         self._default_max_tokens = default_max_tokens
-        self._verdict = Verdict(params, params.n * len(self._raw_prompts), self.cancel)
+        self._total = params.n * len(self._raw_prompts)
+        self._verdict = Verdict(params, self._total, self.cancel)
+        self._watch: RequestWatch
         self._usage: list[PromptUsage] = []
-        self._tickets: list[Ticket] = []
+        self._choices: list[Choice] = []
         self._nursery_manager = trio.open_nursery()
         self._cancel_scope: trio.CancelScope | None = None
-        self._events, self._receive = trio.open_memory_channel[Event](2 * params.n * len(self._raw_prompts))
+        self._events, self._receive = trio.open_memory_channel[Event](2 * self._total)
 
     def __repr__(self) -> str:
-        live = sum(not ticket.ended for ticket in self._tickets)
-        return f"<Generation {self.request_id}: {live} of {len(self._tickets)} choices running>"
+        live = sum(not choice.ticket.ended for choice in self._choices)
+        return f"<Generation {self.request_id}: {live} of {len(self._choices)} choices running>"
 
     @property
     def n(self) -> int:
@@ -120,19 +123,39 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         Raises:
             IndexError: there is no such choice.
         """
-        choices = self.n * len(self._raw_prompts)
-        if not 0 <= index < choices:
-            raise IndexError(f"There is no choice {index}; the request has {choices}.")
-        if self._tickets:
-            self._tickets[index * len(self._tickets) // choices].cancel()
+        if not 0 <= index < self._total:
+            raise IndexError(f"There is no choice {index}; the request has {self._total}.")
+        if self._choices:
+            self._choices[index * len(self._choices) // self._total].ticket.cancel()
 
     def cancel(self) -> None:
         """End every choice that still runs with the finish reason "cancelled"."""
-        for ticket in self._tickets:
-            ticket.cancel()
+        for choice in self._choices:
+            choice.ticket.cancel()
+
+    def snapshot(self) -> RequestSnapshot:
+        """What there is of it now. Only once it has been entered."""
+        return RequestSnapshot(
+            id=self.request_id,
+            alias=self.alias,
+            age_s=trio.current_time() - self._watch.began,
+            n=self.n,
+            prompts=len(self._raw_prompts),
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            choices=self._total,
+            choices_finished=self._total if self.params.max_tokens == 0 else self._count(finished=True),
+            completion_tokens=sum(choice.completion_tokens * len(choice.places) for choice in self._choices),
+        )
 
     async def __aenter__(self) -> Self:
-        self._engine.enter(self)
+        watch = RequestWatch(self._engine.observers, self.n, self._total)
+        try:
+            self._engine.enter(self)
+        except TrioserveError as error:
+            watch.not_entered(error)
+            raise
+        self._watch = watch
         try:
             prompts = [await self._tokenize(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
             self._usage = [PromptUsage(len(tokens)) for tokens in prompts]
@@ -140,9 +163,10 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             if self.params.max_tokens != 0:
                 await self._submit(fan_out)
             nursery = await self._nursery_manager.__aenter__()
-        except BaseException:
+        except BaseException as error:
             self._release()
             self._engine.leave(self)
+            self._watch.not_entered(error)
             raise
         self._cancel_scope = nursery.cancel_scope
         with self._events:
@@ -151,6 +175,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             if self.params.max_tokens == 0:
                 # every choice is finished before it starts, and costs no step
                 for place in fan_out.places():
+                    self._watch.choice(len(prompts[place.index // self.n]), 0).finished("length", 0)
                     usage = ChoiceUsage(completion_tokens=0, shared_tokens=place.shared_tokens)
                     self._events.send_nowait(ChoiceFinished(place.index, "length", usage, place.seed))
         return self
@@ -161,22 +186,29 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         assert self._cancel_scope is not None
         self._cancel_scope.cancel()
         self._release()
+        failure: BaseException | None = None
         try:
             # not shielded: the nursery's tasks are cancelled already, and none of them waits in a finally
             await self._nursery_manager.__aexit__(exc_type, exc, traceback)  # noqa: ASYNC102
         except BaseExceptionGroup as group:
             error = collapse(group, exc)
             if error is not exc:
+                failure = error
                 raise_alone(error)
         finally:
             self._engine.leave(self)
+            longest = max((choice.completion_tokens for choice in self._choices), default=0)
+            self._watch.ended(longest, self._count(finished=False), failure)
 
     def _release(self) -> None:
         """Give everything back: synchronous, idempotent, never refused."""
         self._events.close()
         self._receive.close()
-        for ticket in self._tickets:
-            ticket.close()
+        for choice in self._choices:
+            choice.ticket.close()
+
+    def _count(self, *, finished: bool) -> int:
+        return sum(len(choice.places) for choice in self._choices if choice.finished == finished)
 
     async def _tokenize(self, prompt: Prompt, index: int) -> array[int]:
         param = "prompt" if len(self._raw_prompts) == 1 else f"prompt.{index}"
@@ -190,11 +222,14 @@ class Generation(trio.abc.ReceiveChannel[Event]):
     async def _submit(self, fan_out: FanOut) -> None:
         """Submit all groups or none, and wait for the answer to that (FAN-10)."""
         engine = self._engine
-        fan_out.build(engine.tokenizer, engine.info, self._default_max_tokens, engine.mailbox, self._verdict)
-        self._tickets = [choice.ticket for choice in fan_out.choices]
+        fan_out.build(
+            engine.tokenizer, engine.info, self._default_max_tokens, engine.mailbox, self._verdict, self._watch
+        )
+        self._choices = fan_out.choices
         send_reply, receive_reply = trio.open_memory_channel[TrioserveError | None](1)
         with send_reply, receive_reply:
-            engine.mailbox.submit(Submit(tuple(fan_out.groups), tuple(self._tickets), send_reply))
+            tickets = tuple(choice.ticket for choice in fan_out.choices)
+            engine.mailbox.submit(Submit(tuple(fan_out.groups), tickets, send_reply))
             refusal = await receive_reply.receive()
         if refusal is not None:
             raise refusal

@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from trioserve.engine.engine import Engine
 from trioserve.errors import EngineStoppingError, QueueFullError, TrioserveError
+from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
 from trioserve.web.routes import Routes, given_request_id
 from trioserve.wire.errors import error_body, http_error_body
@@ -24,10 +25,14 @@ logger = logging.getLogger(__name__)
 def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartTrio:
     """The app that serves ``engine``. Run it with web.serve, which gives it the connection class it needs."""
     app = QuartTrio("trioserve", static_folder=None)
-    routes = Routes(engine, options)
+    metrics = Metrics(engine)
+    engine.add_observer(metrics)
+    routes = Routes(engine, options, metrics)
     for path, method, handler in (
         ("/health", "GET", routes.health),
         ("/version", "GET", routes.version),
+        ("/metrics", "GET", routes.scrape),
+        ("/v1/engine", "GET", routes.snapshot),
         ("/v1/models", "GET", routes.models),
         ("/v1/models/<path:name>", "GET", routes.model),
         ("/v1/chat/completions", "POST", routes.chat_completions),

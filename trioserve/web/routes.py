@@ -22,6 +22,7 @@ from trioserve.errors import RequestNotFoundError
 from trioserve.params import Limits
 from trioserve.version import __version__
 from trioserve.web.exchange import exchange
+from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
 from trioserve.web.pump import WIRE_BATCHES, fold, pump
 from trioserve.web.stream import event_stream
@@ -29,7 +30,7 @@ from trioserve.wire.answer import AnswerBuilder
 from trioserve.wire.calls import Call
 from trioserve.wire.chunks import ChunkBuilder
 from trioserve.wire.decode import DEFAULT_COMPLETION_TOKENS, check_model, parse_chat, parse_completion
-from trioserve.wire.models import HEALTH, ModelCard, cancelled_body, model_body, models_body, version_body
+from trioserve.wire.models import HEALTH, ModelCard, cancelled_body, engine_body, model_body, models_body, version_body
 from trioserve.wire.tally import Head, Kind
 
 # Decoding this much takes about a millisecond; more is done in a thread, so that the event loop stays free.
@@ -92,9 +93,10 @@ class _Job:
 class Routes:
     """The handlers of one engine's API. Each is a method without arguments but those in its path."""
 
-    def __init__(self, engine: Engine, options: ServeOptions) -> None:
+    def __init__(self, engine: Engine, options: ServeOptions, metrics: Metrics) -> None:
         self._engine = engine
         self._options = options
+        self._metrics = metrics
         self._card = ModelCard(id=engine.model.id, created=int(time.time()), max_model_len=engine.info.context_length)
 
     async def health(self) -> TrioResponse:
@@ -102,6 +104,13 @@ class Routes:
 
     async def version(self) -> TrioResponse:
         return json_response(version_body(__version__))
+
+    async def scrape(self) -> TrioResponse:
+        body, content_type = self._metrics.exposition(request.headers.get("accept", ""))
+        return TrioResponse(body, content_type=content_type)
+
+    async def snapshot(self) -> TrioResponse:
+        return json_response(engine_body(self._engine.snapshot()))
 
     async def models(self) -> TrioResponse:
         return json_response(models_body([self._card]))

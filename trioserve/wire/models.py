@@ -1,4 +1,4 @@
-"""The bodies of the routes that tell what is served: /v1/models, /health, /version.
+"""The bodies of the routes that tell what is served: /v1/models, /v1/engine, /health, /version.
 
 Owns: their JSON. Must not know: where a model comes from.
 """
@@ -41,6 +41,11 @@ def model_body(card: ModelCard) -> bytes:
 def version_body(version: str) -> bytes:
     """The body of /version."""
     return json_line({"version": version})
+
+
+def engine_body(snapshot: attrs.AttrsInstance) -> bytes:
+    """The body of /v1/engine: the fields of the snapshot, and of what is inside it, by their own names."""
+    return json_line({"object": "engine", **attrs.asdict(snapshot)})
 
 
 def cancelled_body(name: str, index: int | None) -> bytes:

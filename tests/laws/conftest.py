@@ -1,0 +1,270 @@
+"""A tiny model, what it answers to a choice that is all alone, and ways to disturb that.
+
+The oracle has no scheduler: one sequence, its prompt in one piece, then one token a step. What is compared with it is
+more than the token ids: a WitnessDevice also remembers the bits of the logits from which each token was drawn, so a
+difference shows even where it is too small to change a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from trioserve.device.reference import ReferenceDevice
+from trioserve.events import FinishReason
+from trioserve.model.load import load_model
+from trioserve.model.loaded import LoadedModel
+from trioserve.params import SamplingParams
+from trioserve.sched.group import ChoiceSpec, Group, Uid
+from trioserve.sched.seeds import child_seed, seed_key
+from trioserve.sched.state import SchedulerOptions, SchedulerState, SchedulerStatistics
+from trioserve.step import StepPlan
+from trioserve.testing.checkpoints import TinyLlama, write_tiny_llama
+from trioserve.testing.driver import Row, Span, make_plan
+
+# So many tokens, and so flat a distribution over them, that no two choices agree by chance.
+TINY = TinyLlama(vocab_size=961, context_length=256)
+# No limit of a step that is ever reached.
+WHOLE = 4096
+
+Witnessed = tuple[int, int, bytes]
+"""(seed as uint64, position of the drawn token, digest of the logits it was drawn from)"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A tiny model gains nothing from threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 2 layers, 4 heads that share 2 KV heads, width 32, 961 tokens and 256 tokens of context."""
+    return write_tiny_llama(tmp_path_factory.mktemp("laws") / "tiny", TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_folder: Path) -> Iterator[LoadedModel]:
+    model = load_model(tiny_folder)
+    yield model
+    model.weights.close()
+
+
+class WitnessDevice(ReferenceDevice):
+    """A reference device that remembers what it drew from."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
+        self.witnessed: list[Witnessed] = []
+
+    def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
+        logits, rows = super().logits(plan), plan.rows
+        for token, seed, counter in zip(rows.tokens, rows.seeds, rows.counters, strict=True):
+            self.witnessed.append((seed, counter, hashlib.sha256(logits[token].tobytes()).digest()))
+        return logits
+
+
+@attrs.frozen
+class Lone:
+    """A choice, generated alone."""
+
+    tokens: tuple[int, ...]
+    finish: FinishReason
+    witnessed: tuple[Witnessed, ...]
+
+
+class Oracle:
+    """Generates one choice at a time, and nothing beside it."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._device = WitnessDevice.load(model, page_size=TINY.context_length, page_count=1)
+        assert isinstance(self._device, WitnessDevice)
+        self._witnessed = self._device.witnessed
+        self._known: dict[tuple[object, ...], Lone] = {}
+
+    def answer(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        j: int = 0,
+        *,
+        stop_ids: frozenset[int] = frozenset(),
+        capacity: int = TINY.context_length,
+    ) -> Lone:
+        """What choice j has to be; a sequence ends at ``capacity`` tokens, whatever ``params`` say."""
+        assert params.seed is not None
+        assert params.temperature is not None
+        assert params.max_tokens is not None
+        row = Row(
+            seed=(params.seed + j) % 2**64,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            min_p=params.min_p,
+        )
+        limit = min(params.max_tokens, capacity - len(prompt))
+        key = (tuple(prompt), row, limit, stop_ids)
+        if key not in self._known:
+            self._known[key] = self._generate(prompt, row, limit, stop_ids)
+        return self._known[key]
+
+    def _generate(self, prompt: Sequence[int], row: Row, limit: int, stop_ids: frozenset[int]) -> Lone:
+        del self._witnessed[:]
+        tokens: list[int] = []
+        span = Span(tokens=prompt, pages=[0], rows=[row])
+        while True:
+            (token,) = self._device.run(make_plan([span])).token_ids
+            tokens.append(token)
+            if token in stop_ids or len(tokens) == limit:
+                finish: FinishReason = "stop" if token in stop_ids else "length"
+                return Lone(tuple(tokens), finish, tuple(self._witnessed))
+            span = attrs.evolve(span, tokens=[token], start=len(prompt) + len(tokens) - 1)
+
+
+@attrs.define(eq=False)
+class Told:
+    """A choice in a Server, and what it was told so far."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    j: int
+    stop_ids: frozenset[int]
+    tokens: list[int] = attrs.field(factory=list)
+    finish: FinishReason | None = None
+    cached_tokens: int = 0
+    has_left: bool = False
+
+
+class Server:
+    """A scheduler and a device in one loop: an engine without its tasks and threads."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        oracle: Oracle,
+        *,
+        page_size: int = 4,
+        page_count: int = 1024,
+        max_running: int = 256,
+        max_batch_tokens: int = WHOLE,
+        prefix_cache: bool = True,
+    ) -> None:
+        options = SchedulerOptions(
+            page_size=page_size,
+            page_count=page_count,
+            max_running=max_running,
+            max_queued=1000,
+            max_batch_tokens=max_batch_tokens,
+            prefix_cache=prefix_cache,
+        )
+        self.state = SchedulerState(options)
+        self.device = WitnessDevice.load(model, page_size=page_size, page_count=page_count)
+        self.told: dict[Uid, Told] = {}
+        self.most_rows = 0
+        self._oracle = oracle
+        self._groups = 0
+
+    def submit(
+        self, prompt: Sequence[int], params: SamplingParams, *, stop_ids: frozenset[int] = frozenset()
+    ) -> list[Uid]:
+        """The uids of the choices, in index order."""
+        assert params.seed is not None
+        assert params.temperature is not None
+        assert params.max_tokens is not None
+        specs = tuple(
+            ChoiceSpec(
+                uid=Uid(f"{j}_{self._groups}"),
+                seed=seed_key(child_seed(params.seed, j)),
+                temperature=params.temperature,
+                top_p=params.top_p,
+                top_k=params.top_k,
+                min_p=params.min_p,
+                max_tokens=params.max_tokens,
+                stop_ids=stop_ids,
+            )
+            for j in range(params.n)
+        )
+        self.state.submit(Group(id=str(self._groups), prompt=array("i", prompt), choices=specs), 0.0)
+        self._groups += 1
+        for j, spec in enumerate(specs):
+            self.told[spec.uid] = Told(tuple(prompt), params, j, stop_ids)
+        return [spec.uid for spec in specs]
+
+    def step(self, *, leaving: Iterable[Uid] = ()) -> bool:
+        """One step, during which some choices are aborted. False: nothing can run."""
+        plan = self.state.plan(0.0)
+        for uid in leaving:
+            self.told[uid].has_left |= self.state.abort(uid)
+        self.state.check()
+        if plan is None:
+            return False
+        self.most_rows = max(self.most_rows, len(plan.rows.tokens))
+        for delivery in self.state.commit(plan, self.device.run(plan)):
+            told = self.told[delivery.uid]
+            assert not told.has_left
+            assert told.finish is None
+            told.tokens += delivery.token_ids
+            told.finish = delivery.finish
+            if delivery.admitted is not None:
+                told.cached_tokens = delivery.admitted.cached_tokens
+        self.state.check()
+        return True
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            assert self.step()
+
+    def finish(self) -> SchedulerStatistics:
+        """Run to the end, and compare every choice with what it is alone (FAN-15)."""
+        while self.step():
+            pass
+        assert self.state.idle
+        options = self.state.options
+        capacity = min(options.page_size * options.page_count, TINY.context_length)
+        expected: set[Witnessed] = set()
+        for uid, told in self.told.items():
+            lone = self._oracle.answer(told.prompt, told.params, told.j, stop_ids=told.stop_ids, capacity=capacity)
+            expected.update(lone.witnessed)
+            if told.has_left:
+                assert told.finish is None
+                assert tuple(told.tokens) == lone.tokens[: len(told.tokens)], uid
+            else:
+                assert (uid, tuple(told.tokens), told.finish) == (uid, lone.tokens, lone.finish)
+        assert set(self.device.witnessed) <= expected, "a token was drawn from other logits than it is alone"
+        return self.state.statistics()
+
+
+@pytest.fixture(scope="session")
+def oracle(tiny_model: LoadedModel) -> Oracle:
+    return Oracle(tiny_model)
+
+
+@pytest.fixture(scope="session")
+def open_server(tiny_model: LoadedModel, oracle: Oracle) -> Callable[..., Server]:
+    """Makes a Server of the tiny model; arguments are those of SchedulerOptions."""
+
+    def open_(**options: int) -> Server:
+        return Server(tiny_model, oracle, **options)
+
+    return open_
+
+
+@pytest.fixture(scope="session")
+def some_tokens() -> Callable[[int, int], list[int]]:
+    """``count`` ordinary token ids that follow from a seed."""
+
+    def make(seed: int, count: int) -> list[int]:
+        return [int(token) for token in np.random.default_rng(seed).integers(3, TINY.vocab_size, count)]
+
+    return make

@@ -1,0 +1,5 @@
+"""``python -m trioserve``."""
+
+from trioserve.cli import main
+
+main()
