@@ -3,7 +3,7 @@
 Owns: the exception classes and their status, type and code.
 Must not know: HTTP headers, JSON, or who raises what.
 
-The tree follows what a caller does about an error, not where it happens:
+The tree follows what a caller does about an error, not where it happens::
 
     TrioserveError
       ParamError(param)            the request is wrong: change it
