@@ -40,6 +40,8 @@ from trioserve.web.shutdown import Shutdown
 
 ROUNDS = 5
 TOKENS_PER_ROUND = 20_000
+# long enough that starting and ending a choice is a small part of it
+SHORTEST_ANSWER = 64
 LETTER = ord("a")
 
 
@@ -95,7 +97,7 @@ async def read_all(engine: Engine, params: SamplingParams, expected: int) -> Non
 
 
 async def engine_case(engine: Engine, n: int, requests: int) -> Measured:
-    length = max(8, TOKENS_PER_ROUND // (n * requests))
+    length = max(SHORTEST_ANSWER, TOKENS_PER_ROUND // (n * requests))
     params = SamplingParams(n=n, max_tokens=length, ignore_eos=True)
 
     async def run() -> None:
@@ -107,7 +109,7 @@ async def engine_case(engine: Engine, n: int, requests: int) -> Measured:
 
 
 async def http_case(port: int, n: int, requests: int) -> Measured:
-    length = max(8, TOKENS_PER_ROUND // (n * requests))
+    length = max(SHORTEST_ANSWER, TOKENS_PER_ROUND // (n * requests))
     command = [sys.executable, __file__, "--client", str(port), str(n), str(requests), str(length)]
 
     async def run() -> None:

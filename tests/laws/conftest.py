@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -17,9 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+import trio
 
 from trioserve.device.reference import ReferenceDevice
-from trioserve.events import FinishReason
+from trioserve.engine.engine import Engine
+from trioserve.engine.open import open_engine
+from trioserve.engine.options import EngineOptions
+from trioserve.engine.prompts import Prompt
+from trioserve.events import ChoiceFinished, FinishReason, TextDelta
 from trioserve.model.load import load_model
 from trioserve.model.loaded import LoadedModel
 from trioserve.params import SamplingParams
@@ -155,7 +162,7 @@ class Server:
         oracle: Oracle,
         *,
         page_size: int = 4,
-        page_count: int = 1024,
+        page_count: int = 256,
         max_running: int = 256,
         max_batch_tokens: int = WHOLE,
         prefix_cache: bool = True,
@@ -206,7 +213,6 @@ class Server:
         plan = self.state.plan(0.0)
         for uid in leaving:
             self.told[uid].has_left |= self.state.abort(uid)
-        self.state.check()
         if plan is None:
             return False
         self.most_rows = max(self.most_rows, len(plan.rows.tokens))
@@ -268,3 +274,104 @@ def some_tokens() -> Callable[[int, int], list[int]]:
         return [int(token) for token in np.random.default_rng(seed).integers(3, TINY.vocab_size, count)]
 
     return make
+
+
+@attrs.frozen
+class Said:
+    """What one choice of an engine said: all of it that may not depend on circumstances."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    reason: FinishReason
+    seed: int
+    completion_tokens: int
+
+
+OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tiny_folder: Path) -> OpenEngine:
+    """Opens an engine of the tiny model; arguments are those of EngineOptions. A test that hangs in it fails."""
+
+    @asynccontextmanager
+    async def open_(**options: object) -> AsyncIterator[Engine]:
+        with trio.fail_after(60):
+            async with open_engine(tiny_folder, EngineOptions(threads=1, **options)) as engine:  # type: ignore[arg-type]
+                yield engine
+                engine.check()
+
+    return open_
+
+
+@pytest.fixture(scope="session")
+def say_whole() -> Callable[..., Awaitable[list[Said]]]:
+    """Waits for the whole answer: what each choice says, in index order."""
+
+    async def complete(engine: Engine, prompt: Prompt | Sequence[Prompt], params: SamplingParams) -> list[Said]:
+        return [
+            Said(choice.text, choice.token_ids, choice.reason, choice.seed, choice.usage.completion_tokens)
+            for choice in (await engine.complete(prompt, params)).choices
+        ]
+
+    return complete
+
+
+@pytest.fixture(scope="session")
+def say_streamed() -> Callable[..., Awaitable[list[Said]]]:
+    """Reads the events as they come: what each choice says, in index order. ``watch`` is called after each event."""
+
+    async def stream(
+        engine: Engine,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams,
+        *,
+        watch: Callable[[], object] = lambda: None,
+    ) -> list[Said]:
+        deltas: dict[int, list[TextDelta]] = defaultdict(list)
+        finished: dict[int, ChoiceFinished] = {}
+        async with engine.generate(prompt, params) as generation:
+            async for event in generation:
+                assert event.index not in finished
+                if isinstance(event, TextDelta):
+                    # what was told is never taken back: there is nothing but more
+                    deltas[event.index].append(event)
+                else:
+                    finished[event.index] = event
+                watch()
+        return [
+            Said(
+                "".join(delta.text for delta in deltas[index]),
+                tuple(token_id for delta in deltas[index] for token_id in delta.token_ids),
+                end.reason,
+                end.seed,
+                end.usage.completion_tokens,
+            )
+            for index, end in sorted(finished.items())
+        ]
+
+    return stream
+
+
+@pytest.fixture(scope="session")
+def say_alone(tiny_engine: OpenEngine, say_whole: Callable) -> Callable[..., Awaitable[list[Said]]]:
+    """Asks for each choice in a request of its own, one after the other, in an engine that finds nothing cached."""
+
+    known: dict[tuple[Prompt, SamplingParams], list[Said]] = {}
+
+    async def ask(prompt: Prompt, params: SamplingParams) -> list[Said]:
+        key = (prompt if isinstance(prompt, str) else tuple(prompt), params)
+        if key not in known:
+            known[key] = await ask_anew(prompt, params)
+        return known[key]
+
+    async def ask_anew(prompt: Prompt, params: SamplingParams) -> list[Said]:
+        assert params.seed is not None
+        said: list[Said] = []
+        async with tiny_engine(prefix_cache=False) as engine:
+            for j in range(params.n):
+                seed = (params.seed + j + 2**63) % 2**64 - 2**63
+                said += await say_whole(engine, prompt, attrs.evolve(params, n=1, seed=seed))
+        return said
+
+    return ask

@@ -56,7 +56,7 @@ def test_the_place_where_a_prompt_ends_in_its_page_changes_nothing(
 
 def test_strangers_in_the_batch_change_nothing(open_server: Callable, some_tokens: Tokens) -> None:
     # case seed-batch-mates
-    server = open_server(page_size=4)
+    server = open_server(page_size=4, page_count=512)
     prompt = some_tokens(2, 22)
     server.submit(some_tokens(3, 9), SamplingParams(n=1, seed=7, temperature=0.0, max_tokens=12))
     server.submit(prompt[:20] + some_tokens(4, 5), SamplingParams(n=7, seed=7, temperature=2.0, max_tokens=3))

@@ -13,7 +13,7 @@ from trioserve.text.template import ChatTemplate
 TOO_MANY_STEPS = "takes too many steps"
 
 
-def render(source: str, *, max_steps: int = 20_000, max_length: int = 100_000) -> str:
+def render(source: str, *, max_steps: int = 40_000, max_length: int = 100_000) -> str:
     template = ChatTemplate(source, bos_token="", eos_token="", max_steps=max_steps, max_length=max_length)
     return template.render([{"role": "user", "content": "hi"}])
 
@@ -28,6 +28,7 @@ def doubled(change: str, use: str = "", start: str = "[]") -> str:
 
 
 NESTED = "{% for a in range(9999) %}INNER{% endfor %}"
+BODY = "{% set x = 1 %}" * 500
 LISTS = "[ns.x, ns.x]"
 TUPLES = "(ns.x, ns.x)"
 LONG = "'a' * 100000"
@@ -40,15 +41,14 @@ LONG = "'a' * 100000"
         NESTED.replace("INNER", NESTED),
         "{% for a in range(9999) %}{% for b in range(9999) if false %}{% endfor %}{% endfor %}",
         "{% for a in range(9999) %}{% for b in range(9999) | map('string') %}{% endfor %}{% endfor %}",
-        "{% for a in range(9999) %}" + "{% set x = 1 %}" * 500 + "{% endfor %}",
+        f"{{% for a in range(200) %}}{BODY}{{% endfor %}}",
+        f"{{% macro f() %}}{BODY}{{% endmacro %}}{{% for a in range(200) %}}{{{{ f() }}}}{{% endfor %}}",
+        f"{{% block a %}}{BODY}{{% endblock %}}{{% for a in range(200) %}}{{{{ self.a() }}}}{{% endfor %}}",
+        "{% macro f() %}{% for a in range(200) %}{{ caller() }}{% endfor %}{% endmacro %}"
+        + f"{{% call f() %}}{BODY}{{% endcall %}}",
         "{% for x in range(30) recursive %}{{ loop(range(30)) if loop.depth < 30 }}{% endfor %}",
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{% macro f(n) %}{% if n %}{% set x = f(n - 1) ~ f(n - 1) %}{% endif %}{% endmacro %}{{ f(60) }}",
-        NESTED.replace("INNER", "{% set x = caller() %}").join(["{% macro f() %}", "{% endmacro %}"])
-        + NESTED.replace("INNER", "").join(["{% call f() %}", "{% endcall %}"]),
-        "{% block a %}"
-        + "{% set x = 1 %}" * 500
-        + "{% endblock %}{% for i in range(9999) %}{{ self.a() }}{% endfor %}",
         # text and lists that double
         doubled("ns.x ~ ns.x", start="'ab'"),
         doubled("ns.x + ns.x", start="'ab'"),
@@ -59,12 +59,12 @@ LONG = "'a' * 100000"
         "{% set x = 'a' * 10**9 %}",
         "{% set x = 10**9 * 'a' %}",
         "{% set x = [1] * 10**9 %}",
-        "{{ range(9999) | join('a' * 10000) }}",
-        "{{ ('a' * 10000).join(range(9999) | map('string')) }}",
+        "{{ range(99999) | join('a' * 10**6) }}",
+        "{{ ('a' * 10**6).join(range(9999) | map('string')) }}",
         "{{ ([['a'] * 999] * 99) | map('join', 'a' * 10000) | list }}",
-        "{{ ('a' * 10000) | replace('a', 'b' * 10000) }}",
-        "{{ ('a' * 10000) | replace('a', 'b' * 10000, -1) }}",
-        "{{ ('a' * 10000).replace('', 'b' * 10000) }}",
+        "{{ ('a' * 10**5) | replace('a', 'b' * 10**6) }}",
+        "{{ ('a' * 10**5) | replace('a', 'b' * 10**6, -1) }}",
+        "{{ ('a' * 10**5).replace('', 'b' * 10**6) }}",
         "{% filter replace('a', 'b' * 100000) %}" + "a" * 10_000 + "{% endfilter %}",
         "{{ ('\n' * 10000) | indent(10000) }}",
         "{{ [1] | tojson(indent=10**9) }}",
@@ -88,8 +88,10 @@ LONG = "'a' * 100000"
         doubled(LISTS, "{{ ns.x | string }}"),
         doubled(LISTS, "{{ [ns.x] | join }}"),
         doubled(LISTS, "{{ [ns.x] | map('string') | list }}"),
+        doubled(LISTS, "{{ [ns.x] | reverse | map('string') | list }}"),
         doubled(LISTS, "{{ [{'a': ns.x}] | selectattr('a', 'eq', ns.y) | list }}"),
         doubled(LISTS, "{{ 'a' | replace('a', ns.x) }}"),
+        doubled(LISTS, "{{ 'a' | replace('a', new=ns.x) }}"),
         doubled(LISTS, "{{ ns.x == ns.y }}"),
         doubled(LISTS, "{{ ns.x is eq(ns.y) }}"),
         doubled(LISTS, "{{ ns.x in [ns.y] }}"),
@@ -101,6 +103,7 @@ LONG = "'a' * 100000"
         doubled(LISTS, "{% for i in [ns.x, ns.y] %}{{ loop.changed(i) }}{% endfor %}"),
         doubled(TUPLES, "{% set x = {ns.x: 1} %}"),
         doubled(TUPLES, "{{ {}[ns.x] }}"),
+        doubled(TUPLES, "{{ ns.x in {} }}"),
         doubled(TUPLES, "{{ {}.get(ns.x) }}"),
         doubled(TUPLES, "{{ dict([(ns.x, 1)]) }}"),
         doubled(TUPLES, "{{ [ns.x] | unique | list }}"),

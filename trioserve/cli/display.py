@@ -27,9 +27,12 @@ from trioserve.events import ChoiceFinished, Event
 PANEL_WIDTH: Final = 40
 # Two borders, and two lines of text.
 PANEL_HEIGHT: Final = 4
-PANEL_FRAME_WIDTH: Final = 4
-PANEL_FRAME_HEIGHT: Final = 2
+FRAME_WIDTH: Final = 4
+FRAME_HEIGHT: Final = 2
 FRAMES_PER_SECOND: Final = 10
+# DECAWM, which all terminals know
+NO_LINE_WRAP: Final = "\x1b[?7l"
+LINE_WRAP: Final = "\x1b[?7h"
 
 
 class Display(AbstractContextManager["Display"], Protocol):
@@ -45,7 +48,7 @@ def choose_display(n: int) -> Display:
         return SingleText(console)
     if console.is_terminal and not console.is_dumb_terminal:
         return Panels(console, n)
-    return WholeTexts(n)
+    return WholeTexts(console, n)
 
 
 class SingleText:
@@ -54,14 +57,14 @@ class SingleText:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last = ""
-        self._note: str | None = None
+        self._end: ChoiceFinished | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def feed(self, event: Event) -> None:
         if isinstance(event, ChoiceFinished):
-            self._note = _note(event)
+            self._end = event
         elif event.text:
             self._last = event.text[-1]
             click.echo(harmless_text(event.text) if self._console.is_terminal else event.text, nl=False)
@@ -73,14 +76,15 @@ class SingleText:
             return  # it can't be written
         if self._last != "\n":
             click.echo()
-        if self._note is not None and self._console.is_terminal:
-            self._console.print(Text(f"[{self._note}]", style="dim"))
+        if self._end is not None and self._console.is_terminal:
+            self._console.print(Text(f"[{self._end.reason}, {_size(self._end)}]", style="dim"))
 
 
 class WholeTexts:
     """Several choices for a pipe or a file: each under a heading, when all of them have ended."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, console: Console, n: int) -> None:
+        self._console = console
         self._choices = [_Choice() for _ in range(n)]
 
     def __enter__(self) -> Self:
@@ -92,15 +96,15 @@ class WholeTexts:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        parts = [f"[choice {index}: {choice.note}]\n{choice.text}" for index, choice in enumerate(self._choices)]
-        click.echo("\n\n".join(parts))
+        if not isinstance(exc, OSError):
+            _write_whole(self._console, self._choices)
 
 
 class Panels:
     """Several choices on a terminal: as many beside each other as fit.
 
-    While they grow the panels share the screen, and each shows the end of its text. At the end, whatever it is, the
-    whole texts take their place, and may scroll.
+    While they grow the panels share the screen, and each shows the end of its text. In the end they stay if they hold
+    the whole texts. If not, the whole texts take their place, and may scroll.
     """
 
     def __init__(self, console: Console, n: int) -> None:
@@ -112,6 +116,9 @@ class Panels:
         )
 
     def __enter__(self) -> Self:
+        # Terminals do not agree on how wide emoji and composed letters are. A line that turns out too wide must not
+        # become two, or the next frame would begin in the wrong place.
+        self._console.file.write(NO_LINE_WRAP)
         self._live.start()
         return self
 
@@ -121,13 +128,19 @@ class Panels:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._live.stop()
-        grid = _Grid.fit(len(self._choices), self._console.width, math.inf)
-        self._console.print(self._draw(grid))
+        try:
+            self._live.stop()
+        finally:
+            self._console.file.write(LINE_WRAP)
+        grid = _Grid.fit(len(self._choices), *self._console.size)
+        texts = [choice.lines(self._console, grid.text_width) for choice in self._choices]
+        if grid.hidden or max(map(len, texts)) > grid.text_height:
+            _write_whole(self._console, self._choices)
+        else:
+            self._console.print(self._draw(grid))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # the last line stays free, or the terminal would scroll
-        grid = _Grid.fit(len(self._choices), options.max_width, options.size.height - 1)
+        grid = _Grid.fit(len(self._choices), *options.size)
         yield self._draw(grid)
         if grid.hidden:
             yield Text(f"and {grid.hidden} more", style="dim")
@@ -135,81 +148,105 @@ class Panels:
     def _draw(self, grid: _Grid) -> RenderableType:
         table = Table.grid()
         for start in range(0, grid.shown, grid.columns):
-            row = self._choices[start : min(start + grid.columns, grid.shown)]
-            table.add_row(*(self._panel(start + j, choice, grid) for j, choice in enumerate(row)))
+            table.add_row(*self._row(range(start, min(start + grid.columns, grid.shown)), grid))
         return table
 
-    def _panel(self, index: int, choice: _Choice, grid: _Grid) -> Panel:
-        lines = choice.lines(self._console, grid.panel_width - PANEL_FRAME_WIDTH)
-        if len(lines) > grid.panel_height - PANEL_FRAME_HEIGHT:
-            lines = lines[-int(grid.panel_height - PANEL_FRAME_HEIGHT) :]
+    def _row(self, indices: range, grid: _Grid) -> list[Panel]:
+        """Panels of equal height, just high enough for the longest text, or for as much of its end as there is room."""
+        texts = [self._choices[index].lines(self._console, grid.text_width) for index in indices]
+        # an empty one has a line too
+        height = min(max(1, *map(len, texts)), grid.text_height)
+        return [
+            self._panel(index, lines[-height:], grid.text_width, height)
+            for index, lines in zip(indices, texts, strict=True)
+        ]
+
+    def _panel(self, index: int, lines: list[str], width: int, height: int) -> Panel:
+        end = self._choices[index].end
         return Panel(
             Text("\n".join(lines), no_wrap=True, end=""),
-            title=f"choice {index}",
+            title=f"choice {index}" if end is None else f"choice {index}: {end.reason}",
             title_align="left",
-            subtitle=choice.note,
+            subtitle=None if end is None else _size(end),
             subtitle_align="left",
-            width=grid.panel_width,
-            border_style="none" if choice.note is None else "dim",
+            width=width + FRAME_WIDTH,
+            height=height + FRAME_HEIGHT,
+            border_style="none" if end is None else "dim",
         )
 
 
 @attrs.frozen
 class _Grid:
-    """How many panels of which size."""
+    """How many panels, and how much text each has room for."""
 
     columns: int
     shown: int
     hidden: int
-    panel_width: int
-    panel_height: float
-    """At most; infinite: as high as the text."""
+    text_width: int
+    """In cells."""
+    text_height: int
+    """In lines."""
 
     @classmethod
-    def fit(cls, n: int, width: int, height: float) -> _Grid:
-        """The grid of ``n`` panels for a width in cells and a height in lines."""
+    def fit(cls, n: int, width: int, height: int) -> _Grid:
+        """The grid of ``n`` panels for a terminal."""
         columns = max(1, min(n, width // PANEL_WIDTH))
         rows = math.ceil(n / columns)
-        # the rows are evenly filled: 8 panels where 5 fit are two rows of 4
+        # evenly filled: 8 panels where 5 fit beside each other are two rows of 4
         columns = math.ceil(n / rows)
-        shown_rows = rows if rows * PANEL_HEIGHT <= height else max(1, int(height - 1) // PANEL_HEIGHT)
+        # the last line stays free, or the terminal would scroll; and there may be a line about those that are hidden
+        height -= 1
+        shown_rows = rows
+        if rows * PANEL_HEIGHT > height:
+            height -= 1
+            shown_rows = max(1, height // PANEL_HEIGHT)
         shown = min(n, shown_rows * columns)
-        left = height if shown == n else height - 1
-        panel_height = left if math.isinf(left) else left // shown_rows
-        return cls(columns, shown, n - shown, width // columns, panel_height)
+        text_height = max(1, height // shown_rows - FRAME_HEIGHT)
+        return cls(columns, shown, n - shown, max(1, width // columns - FRAME_WIDTH), text_height)
 
 
 class _Choice:
-    """The text of one choice, and its lines, which are broken anew only where the text has grown."""
+    """The text of one choice, and its lines; a paragraph that is complete is broken into lines once."""
 
     def __init__(self) -> None:
         self.text = ""
-        self.note: str | None = None
-        """How it ended; None while it runs."""
+        self.end: ChoiceFinished | None = None
         self._width = 0
-        self._broken = 0
         self._lines: list[str] = []
+        self._broken = 0
 
     def feed(self, event: Event) -> None:
         if isinstance(event, ChoiceFinished):
-            self.note = _note(event)
+            self.end = event
         else:
             self.text += event.text
 
     def lines(self, console: Console, width: int) -> list[str]:
-        """The text in lines of ``width`` cells. All but the last are final: more text can't change them."""
+        """The text in lines of ``width`` cells."""
         if width != self._width:
-            self._width, self._broken, self._lines = width, 0, []
-        text = self.text
-        if len(text) > self._broken:
-            # the last line as it is, with its own spaces: breaking it again with what has come is as if it were whole
-            open_line = self._lines.pop() if self._lines else ""
-            new = Text(open_line + harmless_text(text[self._broken :]))
-            self._lines += [line.plain for line in new.wrap(console, width, overflow="fold")]
-            self._broken = len(text)
-        return self._lines
+            self._width, self._lines, self._broken = width, [], 0
+        *complete, last = self.text[self._broken :].split("\n")
+        for paragraph in complete:
+            self._lines += _break(paragraph, console, width)
+            self._broken += len(paragraph) + 1
+        return self._lines + (_break(last, console, width) if last else [])
 
 
-def _note(event: ChoiceFinished) -> str:
-    tokens = event.usage.completion_tokens
-    return f"{event.reason} · {tokens} token{'s' if tokens != 1 else ''} · seed {event.seed}"
+def _break(paragraph: str, console: Console, width: int) -> list[str]:
+    # a tab's width depends on where it stands, which in a panel is nowhere special
+    text = Text(harmless_text(paragraph).replace("\t", "    "))
+    return [line.plain for line in text.wrap(console, width, overflow="fold")]
+
+
+def _write_whole(console: Console, choices: list[_Choice]) -> None:
+    """Every text under a heading; lines are as long as they are, and can be copied."""
+    for index, choice in enumerate(choices):
+        end = "interrupted" if choice.end is None else f"{choice.end.reason}, {_size(choice.end)}"
+        click.echo("\n" * bool(index), nl=False)
+        console.print(Text(f"[choice {index}: {end}]", style="bold"), soft_wrap=True)
+        click.echo(harmless_text(choice.text) if console.is_terminal else choice.text)
+
+
+def _size(end: ChoiceFinished) -> str:
+    tokens = end.usage.completion_tokens
+    return f"{tokens} token{'s' if tokens != 1 else ''}, seed {end.seed}"

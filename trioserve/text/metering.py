@@ -59,22 +59,18 @@ class Meter:
         """For characters read or made."""
         self.spend(1 + (length >> 6))
 
-    def read(self, value: object) -> object:
-        """For a value that is read, but not what it contains. Returns it, an iterator so that each item counts."""
+    def read(self, value: object) -> None:
+        """For a value that is read, but not what it contains."""
         if isinstance(value, str):
             self.text(len(value))
-        elif isinstance(value, LoopContext):
-            self.spend(1)
-        elif isinstance(value, Iterator):
-            return self._counted(value)
-        elif isinstance(value, Collection):
-            self.spend(1 + (len(value) >> 3))
         else:
-            self.spend(1)
-        return value
+            self.spend(1 + (len(value) >> 3) if isinstance(value, Collection) else 1)
 
     def read_all(self, value: object) -> object:
-        """For a value that is read with all it contains, and again wherever it contains something twice."""
+        """For a value that is read with all it contains, and again wherever it contains something twice.
+
+        Returns the value, an iterator so that each item is read when it comes.
+        """
         if isinstance(value, str):  # nearly always
             self.text(len(value))
             return value
@@ -119,7 +115,8 @@ def _count(context: Context, steps: object) -> None:
 
 @pass_context
 def _read(context: Context, value: object) -> object:
-    return meter_of(context).read(value)
+    meter_of(context).read(value)
+    return value
 
 
 @pass_context
@@ -162,7 +159,6 @@ def count_work(tree: nodes.Template) -> None:
 
 def _count_loop(node: nodes.For) -> None:
     node.body.insert(0, nodes.ExprStmt(_count_of(node.body), lineno=node.lineno))
-    node.iter = _read_by(_READ, node.iter)
     if node.test is not None:
         # counting gives None, so "or" gives what the test gives
         node.test = nodes.Or(_count_of([node.test]), node.test, lineno=node.lineno)

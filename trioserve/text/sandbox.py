@@ -175,12 +175,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
         meter = meter_of(context)
         if isinstance(obj, (Macro, LoopContext)):
-            meter.spend(8)
-            read = meter.read  # what it does with its arguments is counted there
+            meter.spend(8)  # what it does with its arguments is counted where it does it
         else:
-            read = meter.read_all
-        args = tuple(map(read, args))
-        kwargs = {name: read(value) for name, value in kwargs.items()}
+            args = tuple(map(meter.read_all, args))
+            kwargs = {name: meter.read_all(value) for name, value in kwargs.items()}
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, (str, list, tuple, Mapping)):
             meter.read(owner)

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NoReturn
 
-from jinja2 import pass_context
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
-from jinja2.runtime import Context
 
 from trioserve.errors import ModelError, ParamError
-from trioserve.text.metering import METER, Meter, meter_of
+from trioserve.text.metering import METER, Meter
 from trioserve.text.sandbox import Sandbox
 
 MAX_SOURCE_LENGTH: Final = 2**18
@@ -28,9 +26,7 @@ class _RaisedError(TemplateError):
     """What a template says by ``raise_exception``."""
 
 
-@pass_context
-def _raise_exception(context: Context, message: object) -> NoReturn:
-    meter_of(context).read_all(message)
+def _raise_exception(message: object) -> NoReturn:
     raise _RaisedError(str(message))
 
 
