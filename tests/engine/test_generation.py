@@ -306,3 +306,20 @@ async def test_chat_is_rendered_by_the_template_and_needs_one() -> None:
         engine.model = attrs.evolve(engine.model, template=None)
         with pytest.raises(ParamError, match="no chat template"):
             await engine.encode_chat([{"role": "user", "content": "hi"}])
+
+
+async def test_equal_prompts_without_a_seed_get_different_seeds() -> None:
+    picked = iter([100, 200])
+    options = attrs.evolve(FAKE_OPTIONS, pick_seed=lambda: next(picked))
+    block, _ = open_fake_engine(say_ids([]), options=options)
+    async with block as engine:
+        answer = await engine.complete(["same", "same"], SamplingParams(n=2))
+    assert [choice.seed for choice in answer.choices] == [100, 101, 200, 201]
+
+
+async def test_an_id_between_the_vocabulary_and_the_width_of_the_logits_is_refused() -> None:  # case oov-token-ids
+    block, device = open_fake_engine()
+    device.info = attrs.evolve(device.info, vocab_size=320)
+    async with block as engine:
+        with pytest.raises(ParamError, match=r"Token id 259 is out of the vocabulary \(0 to 258\)"):
+            await engine.complete([1, 259])

@@ -48,9 +48,8 @@ def test_the_place_where_a_prompt_ends_in_its_page_changes_nothing(
 ) -> None:
     # FAN-11: shared whole, copied on write, or taken over
     server = open_server(page_size=page_size)
-    for n in (1, 2, 5):
-        prompt = some_tokens(n, 2 * page_size + offset)
-        server.submit(prompt, attrs.evolve(PARAMS, n=n, max_tokens=page_size + 2))
+    for n in (1, 2, 4):
+        server.submit(some_tokens(0, 2 * page_size + offset), attrs.evolve(PARAMS, n=n, max_tokens=5))
     server.finish()
 
 
@@ -63,7 +62,7 @@ def test_strangers_in_the_batch_change_nothing(open_server: Callable, some_token
     server.submit(prompt, PARAMS)
     leavers = []
     for stranger in range(8):
-        params = SamplingParams(n=3, seed=stranger, temperature=1e-4 if stranger % 2 else 0.8, max_tokens=20)
+        params = SamplingParams(n=3, seed=stranger, temperature=1e-4 if stranger % 2 else 0.8, max_tokens=9)
         leavers += server.submit(some_tokens(stranger, 1 + 5 * stranger), params)[:2]
     server.steps(4)
     assert server.most_rows == 1 + 7 + 4 + 8 * 3

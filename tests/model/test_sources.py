@@ -198,3 +198,8 @@ def test_pull_refuses_what_can_not_be_fetched(cache: Path, hub: FakeHub, name: s
 
     with pytest.raises(ModelError, match=f"'{name}' is nothing that can be fetched: not an alias"):
         pull(name, cache=cache, aliases=ALIASES, hub=hub)
+
+
+def test_a_missing_file_in_a_folder_is_not_looked_for_on_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no such file"):
+        resolve("folder/none.gguf", cache=tmp_path)

@@ -422,3 +422,25 @@ async def test_an_isolated_failure_is_told_with_its_choice(monkeypatch: pytest.M
     assert "error" not in answer["choices"][0]
     told = [choice for chunk in chunks[:-1] for choice in chunk["choices"] if "error" in choice]
     assert [choice["index"] for choice in told] == [1]
+
+
+async def test_an_answer_that_a_shutdown_cuts_off_is_a_503_with_a_time_to_come_back() -> None:  # case shutdown-inflight
+    body = json.dumps({"model": "tiny-chat", "prompt": "x", "max_tokens": 3000}).encode()
+    async with serving() as server:
+        async with server.client.open("POST", TEXT, body=body) as exchange:
+            await trio.sleep(0.1)
+            server.state.begin_closing()
+            response = await exchange.response()
+        assert response.status == 503
+        assert int(response.headers["retry-after"]) >= 1
+        assert json.loads(response.body)["error"]["code"] == "server_stopping"
+        await server.assert_idle()
+
+
+async def test_a_callers_id_with_a_slash_can_be_used_to_end_a_request() -> None:  # FAN-34
+    body = json.dumps({"model": "tiny-chat", "prompt": "x", "max_tokens": 900, "stream": True}).encode()
+    async with serving() as server:
+        async with server.client.open("POST", TEXT, body=body, headers={"X-Request-Id": "a/b"}) as exchange:
+            await exchange.receive()
+            assert (await server.client.request("DELETE", "/v1/requests/a/b/choices/0")).status == 200
+            assert b'"finish_reason":"cancelled"' in (await exchange.response()).body

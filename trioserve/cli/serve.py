@@ -197,6 +197,8 @@ async def run_server(
                 async with open_block() as engine:
                     loaded()
                     info = engine.info
+                    for warning in engine.model.warnings:
+                        log.warning(warning)
                     log.info("loaded", model=engine.model.id, device=info.name, context_length=info.context_length)
                     async with trio.open_nursery() as http:
                         run = functools.partial(serve_engine, listeners=listeners, shutdown=course.shutdown)

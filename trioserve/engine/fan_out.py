@@ -44,11 +44,10 @@ class FanOut:
     def places(self) -> list[Place]:
         """Index, seed and shared tokens of every choice, prompt-major: index = p * n + j (FAN-4)."""
         n = self.params.n
-        seeds = self._seeds()
         return [
-            Place(p * n + j, seeds[j], usage.prompt_tokens if j else 0)
+            Place(p * n + j, seed, usage.prompt_tokens if j else 0)
             for p, usage in enumerate(self.usage)
-            for j in range(n)
+            for j, seed in enumerate(self._seeds())
         ]
 
     def build(
@@ -82,7 +81,10 @@ class FanOut:
             self.groups.append(Group(id=f"{self.request_id}-{p}", prompt=prompt, choices=tuple(specs)))
 
     def _seeds(self) -> list[int]:
-        """The seed of each choice of a prompt; j counts inside it. Seeded or not is decided before the offset."""
+        """The seeds of one more prompt's choices; j counts inside it. Seeded or not is decided before the offset.
+
+        Without a seed each prompt gets another, or prompts that are the same would get the same answers.
+        """
         base = self.params.seed if self.params.seeded else None
         if base is None:
             base = self.options.pick_seed()

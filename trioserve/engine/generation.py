@@ -217,7 +217,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             inline = self._engine.options.inline_characters
             return await encode(prompt, self._engine.tokenizer, info, param, inline=inline)
         await trio.lowlevel.checkpoint()
-        return check_ids(prompt, info, param)
+        return check_ids(prompt, self._engine.tokenizer, info, param)
 
     async def _submit(self, fan_out: FanOut) -> None:
         """Submit all groups or none, and wait for the answer to that (FAN-10)."""

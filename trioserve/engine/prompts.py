@@ -32,7 +32,7 @@ def as_prompts(prompt: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompt)  # type: ignore[arg-type]  # the same
 
 
-def check_ids(ids: Sequence[object], info: DeviceInfo, param: str) -> array[int]:
+def check_ids(ids: Sequence[object], tokenizer: Tokenizer, info: DeviceInfo, param: str) -> array[int]:
     """The ids as the scheduler takes them.
 
     Raises:
@@ -43,11 +43,13 @@ def check_ids(ids: Sequence[object], info: DeviceInfo, param: str) -> array[int]
         raise ContextLengthError(info.context_length, len(ids), param)
     if not ids:
         raise ParamError("A prompt must have at least one token.", param)
+    # the logits may be wider than the vocabulary: an id in between was never trained
+    vocab_size = min(info.vocab_size, tokenizer.vocab_size)
     for item in ids:
         if not isinstance(item, int) or isinstance(item, bool):
             raise ParamError(f"A prompt is a text or a list of token ids; {item!r} is neither.", param)
-        if not 0 <= item < info.vocab_size:
-            raise ParamError(f"Token id {item} is out of the vocabulary (0 to {info.vocab_size - 1}).", param)
+        if not 0 <= item < vocab_size:
+            raise ParamError(f"Token id {item} is out of the vocabulary (0 to {vocab_size - 1}).", param)
     return array("i", ids)  # type: ignore[arg-type]  # they are ints, just checked
 
 
@@ -73,7 +75,7 @@ async def encode(
         ids = tokenizer.encode(text, add_special=add_special)
     else:
         ids = await trio.to_thread.run_sync(lambda: tokenizer.encode(text, add_special=add_special))
-    return check_ids(ids, info, param)
+    return check_ids(ids, tokenizer, info, param)
 
 
 def resolve_max_tokens(requested: int | None, default: int | None, prompt_tokens: int, info: DeviceInfo) -> int:

@@ -65,7 +65,9 @@ def resolve(
         return _resolve_alias(model, aliases[model], cache, progress, offline)
     if isinstance(model, Path) or _kind(model) is not None:
         return resolve_path(Path(model))
-    if repo := _REPO.fullmatch(model):
+    repo = _REPO.fullmatch(model)
+    # "folder/model.gguf" that is not there is a missing file, not a repo of that name
+    if repo and not repo["repo"].endswith(".gguf"):
         return _resolve_repo(repo["repo"], repo["file"], cache, progress, offline, hub or HuggingFaceHub())
     if model.endswith(".gguf"):
         raise fault(Path(model), "there is no such file")

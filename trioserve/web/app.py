@@ -37,8 +37,8 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
         ("/v1/models/<path:name>", "GET", routes.model),
         ("/v1/chat/completions", "POST", routes.chat_completions),
         ("/v1/completions", "POST", routes.completions),
-        ("/v1/requests/<name>", "DELETE", routes.cancel_request),
-        ("/v1/requests/<name>/choices/<int:index>", "DELETE", routes.cancel_choice),
+        ("/v1/requests/<path:name>", "DELETE", routes.cancel_request),
+        ("/v1/requests/<path:name>/choices/<int:index>", "DELETE", routes.cancel_choice),
     ):
         app.add_url_rule(path, handler.__name__, handler, methods=[method])
     app.register_error_handler(TrioserveError, refuse)
@@ -85,7 +85,7 @@ async def fail(error: Exception) -> TrioResponse:
 
 
 async def echo_request_id(response: TrioResponse) -> TrioResponse:
-    """FAN-12: the caller's X-Request-Id is echoed, never used."""
+    """FAN-12: the caller's X-Request-Id is echoed. It is an alias for DELETE, and no key of the engine."""
     given = given_request_id()
     if given is not None:
         response.headers["x-request-id"] = given

@@ -18,7 +18,7 @@ from quart_trio.wrappers import TrioResponse
 from trioserve.engine.engine import Engine
 from trioserve.engine.generation import Generation
 from trioserve.engine.prompts import Prompt
-from trioserve.errors import RequestNotFoundError
+from trioserve.errors import EngineStoppingError, RequestNotFoundError
 from trioserve.params import Limits
 from trioserve.version import __version__
 from trioserve.web.exchange import exchange
@@ -169,8 +169,10 @@ class Routes:
 
     async def _run(self, job: _Job) -> TrioResponse:
         if not job.call.stream:
-            async with job.generation as generation:
-                return json_response(await fold(generation, AnswerBuilder(job.head(generation))))
+            with exchange().closing_scope():
+                async with job.generation as generation:
+                    return json_response(await fold(generation, AnswerBuilder(job.head(generation))))
+            raise EngineStoppingError
         send, receive = trio.open_memory_channel[bytes](WIRE_BATCHES)
         here = exchange()
         await here.nursery.start(
