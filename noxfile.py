@@ -75,6 +75,13 @@ def mutation(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Clients that do their worst against a real server; after --: --requests 20000."""
+    install(session, "tests")
+    session.run("python", "tests/chaos/run.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Run the benchmarks, or those named after --; nothing else should run beside them."""
     install(session, "tests")

@@ -1,9 +1,9 @@
 """Language models over the OpenAI HTTP API on trio: n choices for the price of one prefill.
 
-    async with trioserve.open_engine("smollm2") as engine:
-        async with engine.generate("Once upon a time", trioserve.SamplingParams(n=4)) as generation:
-            async for event in generation:
-                ...
+async with trioserve.open_engine("smollm2") as engine:
+    async with engine.generate("Once upon a time", trioserve.SamplingParams(n=4)) as generation:
+        async for event in generation:
+            ...
 """
 
 from trioserve.engine.engine import Answer, ChoiceAnswer, Engine, EngineStatistics, ModelInfo

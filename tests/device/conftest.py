@@ -15,13 +15,20 @@ from trioserve.testing.weights import random_model
 OpenDevice = Callable[..., ReferenceDevice]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from threads; a test that wants more says so, and others don't notice."""
+    """Threads that wait for each other make a busy machine many times slower; a test that wants some says so."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_again() -> Iterator[None]:
+    """What a test sets ends with it."""
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

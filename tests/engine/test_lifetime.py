@@ -111,6 +111,18 @@ async def test_a_choice_that_fails_fails_the_request_with_its_own_message(texts:
         assert (await engine.complete("go", SamplingParams(seed=3))).choices[0].text == "ok"
 
 
+async def test_a_failure_of_the_last_choice_never_looks_like_the_end_of_the_answer() -> None:  # FAN-28
+    async with engine_left_clean(say(["aa", "aaaax"]), tokenizer=BrokenTokenizer()) as engine:
+        for _ in range(20):  # trio chooses the order of tasks at random
+            ended = False
+            with pytest.raises(ChoiceFailedError):
+                async with engine.generate("go", SamplingParams(n=2)) as generation:
+                    async for _ in generation:
+                        pass
+                    ended = True
+            assert not ended
+
+
 async def test_when_block_and_choice_both_fail_the_block_wins() -> None:
     async with engine_left_clean(say("ax"), tokenizer=BrokenTokenizer()) as engine:
         with pytest.raises(KeyError):

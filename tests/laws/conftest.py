@@ -82,6 +82,12 @@ class WitnessDevice(ReferenceDevice):
         return logits
 
 
+def open_witness(model: LoadedModel, *, page_size: int, page_count: int) -> WitnessDevice:
+    device = WitnessDevice.load(model, page_size=page_size, page_count=page_count)
+    assert isinstance(device, WitnessDevice)
+    return device
+
+
 @attrs.frozen
 class Lone:
     """A choice, generated alone."""
@@ -95,9 +101,7 @@ class Oracle:
     """Generates one choice at a time, and nothing beside it."""
 
     def __init__(self, model: LoadedModel) -> None:
-        self._device = WitnessDevice.load(model, page_size=TINY.context_length, page_count=1)
-        assert isinstance(self._device, WitnessDevice)
-        self._witnessed = self._device.witnessed
+        self._device = open_witness(model, page_size=TINY.context_length, page_count=1)
         self._known: dict[tuple[object, ...], Lone] = {}
 
     def answer(
@@ -127,7 +131,7 @@ class Oracle:
         return self._known[key]
 
     def _generate(self, prompt: Sequence[int], row: Row, limit: int, stop_ids: frozenset[int]) -> Lone:
-        del self._witnessed[:]
+        self._device.witnessed.clear()
         tokens: list[int] = []
         span = Span(tokens=prompt, pages=[0], rows=[row])
         while True:
@@ -135,7 +139,7 @@ class Oracle:
             tokens.append(token)
             if token in stop_ids or len(tokens) == limit:
                 finish: FinishReason = "stop" if token in stop_ids else "length"
-                return Lone(tuple(tokens), finish, tuple(self._witnessed))
+                return Lone(tuple(tokens), finish, tuple(self._device.witnessed))
             span = attrs.evolve(span, tokens=[token], start=len(prompt) + len(tokens) - 1)
 
 
@@ -176,7 +180,7 @@ class Server:
             prefix_cache=prefix_cache,
         )
         self.state = SchedulerState(options)
-        self.device = WitnessDevice.load(model, page_size=page_size, page_count=page_count)
+        self.device = open_witness(model, page_size=page_size, page_count=page_count)
         self.told: dict[Uid, Told] = {}
         self.most_rows = 0
         self._oracle = oracle
@@ -261,7 +265,7 @@ def open_server(tiny_model: LoadedModel, oracle: Oracle) -> Callable[..., Server
     """Makes a Server of the tiny model; arguments are those of SchedulerOptions."""
 
     def open_(**options: int) -> Server:
-        return Server(tiny_model, oracle, **options)
+        return Server(tiny_model, oracle, **options)  # type: ignore[arg-type]  # bools are ints
 
     return open_
 

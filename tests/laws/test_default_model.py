@@ -23,8 +23,8 @@ def said(choice: ChoiceAnswer) -> tuple[object, ...]:
 
 @pytest.mark.model
 async def test_four_choices_are_the_four_answers_to_their_seeds(default_model_path: Path) -> None:
-    options = EngineOptions(context_length=256, kv_tokens=2048, prefix_cache=False)
-    singles: list[ChoiceAnswer | None] = [None] * 4
+    options = EngineOptions(context_length=256, kv_tokens=2048, prefix_cache=False, threads=1)
+    singles: dict[int, ChoiceAnswer] = {}
 
     async def ask(engine: Engine, j: int) -> None:
         answer = await engine.complete(PROMPT, attrs.evolve(PARAMS, n=1, seed=1234 + j))
@@ -39,9 +39,9 @@ async def test_four_choices_are_the_four_answers_to_their_seeds(default_model_pa
                 everybody.start_soon(engine.complete, "Once upon a time" * number + " I", strangers)
             for j in range(4):
                 everybody.start_soon(ask, engine, j)
-        among_strangers = list(singles)
+        among_strangers = [singles[j] for j in range(4)]
         # and one all alone
         await ask(engine, 2)
-    assert [said(choice) for choice in group.choices] == [said(choice) for choice in among_strangers if choice]
+    assert [said(choice) for choice in group.choices] == [said(choice) for choice in among_strangers]
     assert said(group.choices[2]) == said(singles[2])
     assert len({choice.text for choice in group.choices}) == 4

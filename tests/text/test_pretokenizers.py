@@ -65,8 +65,8 @@ def test_an_unknown_name_is_an_error_that_tells_it() -> None:
         word_rule("made-up")
 
 
-@pytest.mark.parametrize("name", ["default", *EXPECTED])
-@pytest.mark.parametrize("part", [" ", "a", "A1", "\n ", "\u0301", "中", "'"])
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("part", [" ", "a", "A", "\u0301"])
 def test_time_grows_with_the_text_and_not_faster(name: str, part: str) -> None:
-    # a pattern that backtracks from each character would need minutes
-    assert words(word_rule(name), part * 20_000 + "x")
+    # a pattern that tries the whole run again from each of its characters would need minutes
+    assert "".join(words(word_rule(name), part * 100_000 + "1")) == part * 100_000 + "1"

@@ -243,7 +243,7 @@ def _write_whole(console: Console, choices: list[_Choice]) -> None:
     for index, choice in enumerate(choices):
         end = "interrupted" if choice.end is None else f"{choice.end.reason}, {_size(choice.end)}"
         click.echo("\n" * bool(index), nl=False)
-        console.print(Text(f"[choice {index}: {end}]", style="bold"), soft_wrap=True)
+        click.secho(f"[choice {index}: {end}]", bold=True)
         click.echo(harmless_text(choice.text) if console.is_terminal else choice.text)
 
 

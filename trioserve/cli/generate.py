@@ -5,6 +5,7 @@ Owns: the course of the command. Must not know: how choices are made, and how th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
@@ -112,16 +113,30 @@ def generate(prompt: str, model: str, *, raw: bool, **settings: Any) -> None:
         LIMITS.check(params, prompts=1)
         with ending_soon():
             resolve(model, cache=cache_path(), progress=progress)
-        trio.run(_generate, lambda: open_engine(model, options), prompt, params, raw, progress.stop)
+        open_block = functools.partial(open_engine, model, options)
+        trio.run(functools.partial(answer, open_block, prompt, params, raw=raw, loaded=progress.stop))
 
 
-async def _generate(
+async def answer(
     open_block: Callable[[], AbstractAsyncContextManager[Engine]],
     text: str,
     params: SamplingParams,
+    *,
     raw: bool,
     loaded: Callable[[], None],
 ) -> None:
+    """Open the engine, and show the choices of one prompt on standard output.
+
+    Args:
+        open_block: makes the block that holds the engine.
+        text: the prompt.
+        params: how to draw.
+        raw: never use the chat template.
+        loaded: called when the engine is open.
+
+    Raises:
+        TrioserveError: what the engine raises.
+    """
     async with open_block() as engine:
         loaded()
         prompt: Prompt = text

@@ -155,8 +155,8 @@ def serve(model: str, *, max_choices: int | None, max_queued: int | None, verbos
     with _bind(http_options) as listeners, ProgressDisplay() as progress:
         with ending_soon():
             resolve(model, cache=cache_path(), progress=progress)
-        options = attrs.evolve(options, progress=progress)
-        trio.run(run_server, lambda: open_engine(model, options), listeners, http_options, progress.stop)
+        open_block = functools.partial(open_engine, model, attrs.evolve(options, progress=progress))
+        trio.run(run_server, open_block, listeners, http_options, progress.stop)
 
 
 def _bind(options: ServeOptions) -> Listeners:
@@ -248,7 +248,7 @@ def _announce(model: str, addresses: tuple[str, ...]) -> None:
     if socket_path := address.removeprefix("unix:") if address.startswith("unix:") else None:
         command += ["--unix-socket", socket_path]
         address = "http://localhost"
-    body = {"model": model, "messages": [{"role": "user", "content": "Name a colour."}], "n": 4}
+    body = {"model": model, "messages": [{"role": "user", "content": "Name a colour."}], "n": 4, "max_tokens": 16}
     command += [f"{address}/v1/chat/completions", "-d", json.dumps(body)]
     click.echo(f"\nServing {model} on {', '.join(addresses)} (Ctrl-C stops it). Try:\n")
     click.echo(f"  {shlex.join(command)}\n")

@@ -65,16 +65,18 @@ class Choice:
             EngineClosedError: the engine ended first.
         """
         try:
-            with events:
-                ended = False
-                while not ended:
-                    for event in self._next_events(await self.ticket.receive()):
-                        ended = isinstance(event, ChoiceFinished)
-                        try:
-                            # not send(): it would cost a turn of the event loop for each event
-                            events.send_nowait(event)
-                        except trio.WouldBlock:
-                            await events.send(event)
+            ended = False
+            while not ended:
+                for event in self._next_events(await self.ticket.receive()):
+                    ended = isinstance(event, ChoiceFinished)
+                    try:
+                        # not send(): it would cost a turn of the event loop for each event
+                        events.send_nowait(event)
+                    except trio.WouldBlock:
+                        await events.send(event)
+            # Only now: if the last choice to run fails, the end of the channel would reach the consumer before the
+            # cancellation does, and pass for the end of the answer.
+            events.close()
         except trio.BrokenResourceError:
             return  # the consumer takes no more events
         finally:

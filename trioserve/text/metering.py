@@ -82,13 +82,13 @@ class Meter:
             for inner in level:
                 if isinstance(inner, str):
                     self.text(len(inner))
-                elif isinstance(inner, (list, tuple, Mapping)):
+                elif isinstance(inner, Collection):
                     self.spend(1 + len(inner))
                     below += inner
                     if isinstance(inner, Mapping):
                         below += inner.values()
                 else:
-                    self.spend(1 + len(inner) if isinstance(inner, Collection) else 1)
+                    self.spend(1)
             if not below:
                 return value
             level = below

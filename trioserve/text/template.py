@@ -133,7 +133,7 @@ class ChatTemplate:
         answer = {"role": "assistant", "content": content, "tool_calls": [call]}
         variables = {"messages": [question, answer], "add_generation_prompt": False, "tools": None}
         try:
-            return self._generate(variables, _PROBE_STEPS).count("None")
+            return self._generate(variables, min(self._max_steps, _PROBE_STEPS)).count("None")
         except ParamError:
             return math.nan
 

@@ -1,4 +1,4 @@
-"""The command line's entry: the command group, and what an error looks like to a person.
+"""The command line: the outermost group of commands, and what an error looks like to a person.
 
 Owns: exit codes. Must not know: what the commands do.
 
@@ -12,8 +12,6 @@ Owns: exit codes. Must not know: what the commands do.
 
 from __future__ import annotations
 
-import io
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -88,15 +86,3 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _tell(message: str, code: int) -> int:
     click.echo(f"trioserve: {harmless_line(' '.join(message.split()))}", err=True)
     return code
-
-
-def main() -> None:
-    """The console script."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # a terminal may not have all the characters that a model writes
-        sys.stdout.reconfigure(errors="replace")
-    code = run()
-    if code > SIGNAL_BASE:
-        # As a signal would: Python would wait for threads that fetch, and write once more to the pipe.
-        os._exit(code)
-    sys.exit(code)

@@ -1,0 +1,305 @@
+"""Whether what came back is right.
+
+Owns: the checks of answers, streams, cut-off streams and refusals. Must not know: sockets, why a client asked.
+
+Every check raises WrongAnswer. Checks of choices are async, to let others run in between: they cost as much as the
+choices themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import attrs
+import trio
+from calls import AGREEMENT, BadCall, Call
+from oracle import child_seed
+from world import PAGE_SIZE, poison_message
+
+
+class WrongAnswer(Exception):  # noqa: N818  # it is no error of the program's
+    """The server has answered, and wrongly."""
+
+
+def require(condition: object, message: str) -> None:
+    if not condition:
+        raise WrongAnswer(message)
+
+
+@attrs.frozen(kw_only=True)
+class Received:
+    """What a client has read of a response."""
+
+    status: int = 0
+    """0: not even a head."""
+    headers: dict[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+    complete: bool = False
+
+
+@attrs.define(kw_only=True)
+class Outcome:
+    """What a correct answer was."""
+
+    name: str
+    """"whole", "streamed", "choice failed", "queue full"."""
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    choices: int = 0
+
+
+def check_envelope(received: Received, status: int) -> dict[str, Any]:
+    """The error in a response with this status."""
+    require(received.complete, f"{status} is not complete: {received.body!r}")
+    require(received.status == status, f"status {received.status} in place of {status}: {received.body[:300]!r}")
+    require(received.headers.get("content-type") == "application/json", f"{status} is {received.headers}")
+    return _error(json.loads(received.body))
+
+
+def check_refusal(received: Received, bad: BadCall) -> None:
+    """A bad call gets its status, and the name of the field at fault."""
+    error = check_envelope(received, bad.status)
+    require(error["param"] == bad.param, f"{bad.name}: param {error['param']!r} in place of {bad.param!r}")
+
+
+async def check_response(call: Call, received: Received) -> Outcome:
+    """The complete response to a call, whatever it may be."""
+    require(received.complete, f"the response ends early, after {received.body[-200:]!r}")
+    if received.status == 429:
+        error = check_envelope(received, 429)
+        require(error["type"] == "rate_limit_error", f"429 is a {error['type']}")
+        require(int(received.headers.get("retry-after", "0")) >= 1, "429 has no Retry-After")
+        return Outcome(name="queue full")
+    if received.status == 500:
+        await _check_failure(call, check_envelope(received, 500))
+        return Outcome(name="choice failed")
+    require(received.status == 200, f"status {received.status}: {received.body[:300]!r}")
+    if call.stream:
+        return await _check_stream(call, received)
+    return await _check_whole(call, json.loads(received.body))
+
+
+async def check_partial(call: Call, received: Received) -> None:
+    """The beginning of a stream whose client has left; the call has a seed."""
+    seed = call.seed
+    if seed is None or received.status != 200 or not call.stream:
+        return
+    stream = StreamFold(call)
+    events, _, _ = received.body.rpartition(b"\n\n")
+    for event in events.split(b"\n\n"):
+        stream.feed(event)
+    for index, text in enumerate(stream.texts):
+        await trio.lowlevel.checkpoint()
+        if text:
+            wanted = call.expected(index, seed).text
+            require(wanted.startswith(text), f"choice {index} began with {text!r}, not {wanted!r}")
+
+
+def _error(body: Any) -> dict[str, Any]:
+    require(isinstance(body, dict) and set(body) == {"error"}, f"no envelope: {body!r}")
+    error = body["error"]
+    require(set(error) == {"message", "type", "param", "code"}, f"fields of the error: {error!r}")
+    require(isinstance(error["message"], str) and error["message"], f"no message: {error!r}")
+    require(isinstance(error["type"], str), f"no type: {error!r}")
+    return dict(error)
+
+
+def _failure(index: int) -> str:
+    return f"Choice {index} failed: ValueError: {poison_message()}"
+
+
+async def _check_failure(call: Call, error: dict[str, Any]) -> None:
+    """FAN-23, FAN-28: the real message of a choice that had to fail."""
+    require(error["code"] == "generation_failed", f"an error that nobody made: {error!r}")
+    index = next((i for i in range(call.choices) if error["message"] == _failure(i)), None)
+    require(index is not None, f"not an error of ours: {error!r}")
+    assert index is not None
+    # without a seed nothing tells which one it was
+    if call.seed is not None:
+        await trio.lowlevel.checkpoint()
+        require(call.expected(index, call.seed).poisoned, f"choice {index} should not have failed")
+
+
+async def _check_whole(call: Call, answer: dict[str, Any]) -> Outcome:
+    require(answer["object"] == ("chat.completion" if call.chat else "text_completion"), answer["object"])
+    choices = answer["choices"]
+    require([choice["index"] for choice in choices] == list(range(call.choices)), "indices out of order")
+    texts = [choice["message"]["content"] if call.chat else choice["text"] for choice in choices]
+    return await _check_choices(call, texts, choices, answer["usage"], "whole")
+
+
+async def _check_choices(
+    call: Call, texts: list[str], endings: list[dict[str, Any]], usage: dict[str, Any] | None, name: str
+) -> Outcome:
+    """Texts, reasons, seeds and usage, against the replay of every choice."""
+    completion_tokens = cached_tokens = 0
+    for index, (text, ending) in enumerate(zip(texts, endings, strict=True)):
+        await trio.lowlevel.checkpoint()
+        p, j = divmod(index, call.n)
+        # without a seed, each prompt gets one of its own
+        base = endings[p * call.n]["seed"] if call.seed is None else call.seed
+        require(ending["seed"] == child_seed(base, j), f"choice {index} has the seed {ending['seed']}, base {base}")
+        own, prompt_tokens = ending["usage"], len(call.prompts[p])
+        require(text.startswith(call.echo(index)), f"choice {index} has no echo: {text!r}")
+        _compare(call, index, base, text.removeprefix(call.echo(index)), ending)
+        require(own["shared_tokens"] == (prompt_tokens if j else 0), f"choice {index}: {own}")
+        require(own["reasoning_tokens"] == 0, f"choice {index}: {own}")
+        cached = own["cached_tokens"]
+        require(0 <= cached <= (0 if j else prompt_tokens - 1) and cached % PAGE_SIZE == 0, f"choice {index}: {own}")
+        completion_tokens += own["completion_tokens"]
+        cached_tokens += cached
+    _check_verdict(call, texts, endings)
+    prompt_tokens = sum(map(len, call.prompts))
+    if usage is not None:
+        require(
+            usage
+            == {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": completion_tokens,
+                "total_tokens": prompt_tokens + completion_tokens,
+                "prompt_tokens_details": {"cached_tokens": cached_tokens},
+                "completion_tokens_details": {"reasoning_tokens": 0},
+            },
+            f"usage {usage}",
+        )
+    return Outcome(name=name, completion_tokens=completion_tokens, cached_tokens=cached_tokens, choices=len(endings))
+
+
+def _compare(call: Call, index: int, base: int, text: str, ending: dict[str, Any]) -> None:
+    """One choice, without its echo, against its replay."""
+    reason, tokens = ending["finish_reason"], ending["usage"]["completion_tokens"]
+    ended_early = reason in ("cancelled", "error")
+    wanted = call.expected(index, base, tokens=tokens if ended_early else None)
+    if reason == "error":
+        # the text may lack the end of what was counted: a part of a character, or of a stop string
+        whole = call.expected(index, base)
+        require(call.isolates and whole.poisoned and tokens < whole.completion_tokens, f"{ending}, wanted {whole}")
+        require(wanted.text.startswith(text), f"choice {index} began with {text!r}, not {wanted.text!r}")
+        error = _error({"error": ending["error"]})
+        require(error["message"] == _failure(index) and error["code"] == "generation_failed", f"{error}")
+        return
+    require("error" not in ending, f"choice {index}: {ending}")
+    require(not wanted.poisoned, f"choice {index} was answered, and had to fail: {ending}")
+    require(text == wanted.text, f"choice {index} is {text!r}, not {wanted.text!r}")
+    require(tokens == wanted.completion_tokens, f"choice {index}: {ending}, wanted {wanted}")
+    if reason == "cancelled":
+        # unless it had nothing to say yet, it would have gone on
+        require(wanted.reason == "length" and call.may_be_cancelled, f"choice {index}: {ending}, wanted {wanted}")
+    else:
+        require(reason == wanted.reason, f"choice {index}: {ending}, wanted {wanted}")
+
+
+def _check_verdict(call: Call, texts: list[str], endings: list[dict[str, Any]]) -> None:
+    """FAN-31: choices are cancelled only when there is reason to."""
+    rule = call.body.get("stop_when")
+    reasons = [ending["finish_reason"] for ending in endings]
+    if rule is None or "cancelled" not in reasons:
+        return
+    natural = [texts[i].removeprefix(call.echo(i)) for i, reason in enumerate(reasons) if reason in ("stop", "length")]
+    if "finished" in rule:
+        require(len(natural) >= rule["finished"], f"cancelled when only {len(natural)} had finished: {rule}")
+        return
+    votes = Counter(found[-1] for text in natural if (found := re.findall(AGREEMENT, text)))
+    require(max(votes.values(), default=0) >= rule["agree"], f"cancelled when {votes} agree: {rule}")
+
+
+class StreamFold:
+    """A stream, event by event: the state machine of its chunks, and what they add up to."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.texts = [""] * call.choices
+        self.endings: list[dict[str, Any] | None] = [None] * call.choices
+        self.usage: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.done = False
+        self.pings = 0
+        self._roles = 0
+        self._shared: dict[str, Any] | None = None
+        self._tokens = [0] * call.choices
+
+    @property
+    def finished(self) -> int:
+        """Choices that have."""
+        return sum(ending is not None for ending in self.endings)
+
+    def feed(self, event: bytes) -> None:
+        """One event, or comment, without the empty line after it."""
+        if not event:
+            return
+        require(not self.done, f"{event!r} after [DONE]")
+        if event.startswith(b":"):
+            require(event == b": ping", f"comment {event!r}")
+            self.pings += 1
+            return
+        require(event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event, f"event {event!r}")
+        data = event.removeprefix(b"data: ")
+        if data == b"[DONE]":
+            self.done = True
+            return
+        require(self.error is None, f"{event!r} after an error")
+        chunk = json.loads(data)
+        if "error" in chunk:
+            self.error = _error(chunk)
+            return
+        self._feed_chunk(chunk)
+
+    def _feed_chunk(self, chunk: dict[str, Any]) -> None:
+        require(self.usage is None, "a chunk after the usage")
+        shared = {name: chunk[name] for name in ("id", "object", "created", "model")}
+        self._shared = self._shared or shared
+        require(shared == self._shared, f"{shared} after {self._shared}")
+        options = self._call.stream_options
+        if not chunk["choices"]:
+            require(options.get("include_usage"), "usage that nobody asked for")
+            require(self.finished == self._call.choices, "usage before the last finish")
+            self.usage = chunk["usage"]
+            return
+        (choice,) = chunk["choices"]
+        index = choice["index"]
+        require(self.endings[index] is None, f"choice {index} goes on after its finish: {choice}")
+        self._check_usage(chunk, index)
+        if self._call.chat and self._roles < self._call.choices:
+            require(index == self._roles and choice["delta"] == {"role": "assistant", "content": ""}, f"role: {choice}")
+            self._roles += 1
+            return
+        if choice["finish_reason"] is not None:
+            require(choice["delta"] == {} if self._call.chat else choice["text"] == "", f"text with a finish: {choice}")
+            self.endings[index] = choice
+            return
+        text = choice["delta"]["content"] if self._call.chat else choice["text"]
+        require(text, f"a delta without text: {choice}")
+        self.texts[index] += text
+
+    def _check_usage(self, chunk: dict[str, Any], index: int) -> None:
+        options = self._call.stream_options
+        require(("usage" in chunk) == bool(options.get("include_usage")), f"usage of a chunk: {chunk}")
+        if options.get("continuous_usage_stats"):
+            tokens = chunk["usage"]["completion_tokens"]
+            require(tokens >= self._tokens[index], f"choice {index} had {self._tokens[index]} tokens, has {tokens}")
+            self._tokens[index] = tokens
+        else:
+            require(chunk.get("usage") is None, f"usage of a chunk: {chunk}")
+
+
+async def _check_stream(call: Call, received: Received) -> Outcome:
+    require(received.headers.get("content-type") == "text/event-stream; charset=utf-8", f"{received.headers}")
+    require(received.body.endswith(b"\n\n"), f"the stream ends with {received.body[-100:]!r}")
+    stream = StreamFold(call)
+    for event in received.body.split(b"\n\n"):
+        stream.feed(event)
+    require(stream.done, f"no [DONE], but {received.body[-200:]!r}")
+    if stream.error is not None:
+        await _check_failure(call, stream.error)
+        return Outcome(name="choice failed")
+    endings = [ending for ending in stream.endings if ending is not None]
+    require(len(endings) == call.choices, f"{len(endings)} of {call.choices} choices have finished")
+    wants_usage = bool(call.stream_options.get("include_usage"))
+    require((stream.usage is not None) == wants_usage, f"usage is {stream.usage}")
+    if call.stream_options.get("continuous_usage_stats"):
+        for index, ending in enumerate(endings):
+            require(ending["usage"]["completion_tokens"] == stream._tokens[index], f"the last usage of choice {index}")
+    return await _check_choices(call, stream.texts, endings, stream.usage, "streamed")

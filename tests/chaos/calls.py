@@ -1,0 +1,278 @@
+"""What clients ask for: random requests that have an answer, and requests that must be refused.
+
+Owns: their JSON, and what the answer must be. Must not know: connections, what a client does with its answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final
+
+import attrs
+from oracle import Replay, child_seed, replay
+from world import (
+    BULK_PROMPT,
+    CONTEXT_LENGTH,
+    MAX_CHOICES,
+    MAX_N,
+    MODEL,
+    POISON,
+    chat_prompt,
+    text_prompt,
+)
+
+MAX_BODY_SIZE: Final = 200_000
+"""That of the server."""
+
+AGREEMENT: Final = "[abc]"
+"""What choices may agree on: the last of these letters."""
+
+_WORDS: Final = ("red", "a", "grün", "cat", "count", "to", "ten", "日本", "why", "b", "sing", "😀", "x y")
+# prompts begin with one of these, so that the prefix cache finds something
+_OPENINGS: Final = ("You are brief. " * 3, "Say what you see, and no more: ", "ab " * 40, "")
+_STOPS: Final = ("a", "bc", "the ", "X", "😀", ", ,", "語\n", "never ever")
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """A request that must be answered."""
+
+    path: str
+    body: dict[str, Any]
+    prompts: tuple[tuple[int, ...], ...]
+    """The token ids of each."""
+    echo_texts: tuple[str, ...] = ()
+    is_cancelled: bool = False
+    """Its client is going to cancel it, or a choice of it."""
+
+    @property
+    def chat(self) -> bool:
+        return self.path.endswith("/chat/completions")
+
+    @property
+    def n(self) -> int:
+        return int(self.body.get("n", 1))
+
+    @property
+    def choices(self) -> int:
+        return self.n * len(self.prompts)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of choice 0; None if the server chooses."""
+        seed = self.body.get("seed")
+        return None if seed in (None, -1) else int(seed)
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.body.get("stream"))
+
+    @property
+    def stream_options(self) -> dict[str, bool]:
+        return self.body.get("stream_options") or {}
+
+    def encoded(self) -> bytes:
+        return json.dumps(self.body).encode()
+
+    @property
+    def may_be_cancelled(self) -> bool:
+        """Its choices may end before they would by themselves."""
+        return self.is_cancelled or "stop_when" in self.body
+
+    @property
+    def isolates(self) -> bool:
+        """A choice that fails leaves its siblings alone (FAN-24)."""
+        return self.body.get("choice_errors") == "isolate"
+
+    def expected(self, index: int, seed: int, *, tokens: int | None = None) -> Replay:
+        """What choice ``index`` must say if choice 0 of its prompt has ``seed``; after ``tokens`` at the latest."""
+        p, j = divmod(index, self.n)
+        stop = self.body.get("stop") or ()
+        max_tokens = self.body.get("max_tokens", self.body.get("max_completion_tokens"))
+        return replay(
+            self.prompts[p],
+            child_seed(seed, j),
+            max_tokens=max_tokens if tokens is None else tokens,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            ignore_eos=bool(self.body.get("ignore_eos")),
+            chat=self.chat,
+        )
+
+    def echo(self, index: int) -> str:
+        """The text in front of choice ``index``."""
+        return self.echo_texts[index // self.n] if self.echo_texts else ""
+
+
+def random_call(rng: random.Random, *, stream: bool | None = None) -> Call:
+    """An ordinary request."""
+    body: dict[str, Any] = {"model": MODEL, "stream": rng.random() < 0.5 if stream is None else stream}
+    if rng.random() < 0.7:
+        body["n"] = rng.choice((1, 1, 1, 2, 3, 4, 8, MAX_N))
+    _add_params(rng, body)
+    if body["stream"] and rng.random() < 0.6:
+        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": rng.random() < 0.3}
+    if rng.random() < 0.02:
+        # large enough to be decoded in a thread
+        body["user"] = "u" * 110_000
+    call = _chat(rng, body) if rng.random() < 0.5 else _completion(rng, body)
+    if call.choices > 1 and rng.random() < 0.15:
+        most = rng.randint(1, min(4, call.choices))
+        body["stop_when"] = rng.choice(({"finished": most}, {"agree": most, "pattern": AGREEMENT}))
+    return call
+
+
+def long_call(rng: random.Random, *, stream: bool, prompt_tokens: int = 0, max_tokens: int = 150) -> Call:
+    """A request that takes long enough to do something to it; with its own seed, so that it can be found."""
+    text = "".join(rng.choices("abcdefgh ", k=prompt_tokens)) if prompt_tokens else _opening(rng)
+    body = {
+        "model": MODEL,
+        "prompt": text,
+        "n": rng.choice((1, 2, 4, 8)),
+        "seed": rng.getrandbits(62),
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+    return Call(path="/v1/completions", body=body, prompts=(text_prompt(text),))
+
+
+def bulk_call(rng: random.Random, *, stream: bool) -> Call:
+    """A request whose answer does not fit into the buffers of the kernel."""
+    text = f"{BULK_PROMPT.decode()} {rng.getrandbits(32)}"
+    body = {
+        "model": MODEL,
+        "prompt": text,
+        "n": 4,
+        "seed": rng.getrandbits(62),
+        "max_tokens": 40,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+    return Call(path="/v1/completions", body=body, prompts=(text_prompt(text),))
+
+
+def _add_params(rng: random.Random, body: dict[str, Any]) -> None:
+    if rng.random() < 0.6:
+        body["seed"] = rng.choice((rng.getrandbits(62), rng.randrange(1000), -1, -2, 2**63 - 1, -(2**63)))
+    if rng.random() < 0.4:
+        body["stop"] = rng.choice((rng.choice(_STOPS), rng.sample(_STOPS, rng.randint(1, 4))))
+    if rng.random() < 0.7:
+        body["max_tokens"] = rng.choice((1, 2, 10, 20, 40, 80))
+    if rng.random() < 0.05:
+        body["ignore_eos"] = True
+        body.setdefault("max_tokens", 60)
+    if rng.random() < 0.3:
+        body["temperature"] = rng.choice((1, 1e-6, 2.0))
+        body["top_p"] = 0.9
+    if rng.random() < 0.05 and body.get("n", 1) == 1:
+        body["temperature"] = 0
+    if rng.random() < 0.1:
+        body["choice_errors"] = "isolate"
+
+
+def _opening(rng: random.Random) -> str:
+    return rng.choice(_OPENINGS) + " ".join(rng.choices(_WORDS, k=rng.randint(1, 8)))
+
+
+def _chat(rng: random.Random, body: dict[str, Any]) -> Call:
+    messages = [("system", rng.choice(_OPENINGS) or "Be kind.")]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        messages += [("user", rng.choice(_WORDS)), ("assistant", rng.choice(_WORDS))]
+    messages.append(("user", " ".join(rng.choices(_WORDS, k=3))))
+    if "max_tokens" in body and rng.random() < 0.5:
+        body["max_completion_tokens"] = body.pop("max_tokens")
+    body["messages"] = [{"role": role, "content": content} for role, content in messages]
+    return Call(path="/v1/chat/completions", body=body, prompts=(chat_prompt(messages),))
+
+
+def _completion(rng: random.Random, body: dict[str, Any]) -> Call:
+    count = rng.choice((1, 1, 1, 2, 3))
+    if count * body.get("n", 1) > MAX_CHOICES:
+        count = 1
+    texts = [_opening(rng) for _ in range(count)]
+    prompts = tuple(text_prompt(text) for text in texts)
+    if rng.random() < 0.2:
+        # ids are taken as they are, so without BOS unless it is given
+        prompts = tuple(tuple(text.encode()) for text in texts)
+        given: list[Any] = [list(prompt) for prompt in prompts]
+    else:
+        given = [*texts]
+    body["prompt"] = given[0] if count == 1 and rng.random() < 0.8 else given
+    echo = rng.random() < 0.15
+    if echo:
+        body["echo"] = True
+        if rng.random() < 0.3:
+            body["max_tokens"] = 0
+    return Call(path="/v1/completions", body=body, prompts=prompts, echo_texts=tuple(texts) if echo else ())
+
+
+@attrs.frozen(kw_only=True)
+class BadCall:
+    """A request that must be refused."""
+
+    name: str
+    status: int
+    param: str | None = None
+    method: str = "POST"
+    path: str = "/v1/completions"
+    body: bytes = b""
+
+
+def _wrong(name: str, param: str | None, *, status: int = 400, chat: bool = False, **fields: Any) -> BadCall:
+    body: dict[str, Any] = {"model": MODEL}
+    body |= {"messages": [{"role": "user", "content": "x"}]} if chat else {"prompt": "x"}
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    return BadCall(name=name, status=status, param=param, path=path, body=json.dumps(body | fields).encode())
+
+
+BAD_CALLS: Final[tuple[BadCall, ...]] = (
+    BadCall(name="not JSON", status=400, body=b'{"model": '),
+    BadCall(name="not an object", status=400, body=b"[1, 2]"),
+    BadCall(name="no body", status=400),
+    BadCall(name="not UTF-8", status=400, body=b'{"model": "\xff\xfe"}'),
+    BadCall(name="NaN", status=400, param="temperature", body=b'{"model": "m", "prompt": "x", "temperature": NaN}'),
+    BadCall(name="deep", status=400, body=b"[" * 50_000),
+    BadCall(name="unknown path", status=404, path="/v1/nothing", body=b"{}"),
+    BadCall(name="wrong method", status=405, method="GET"),
+    _wrong("no such model", "model", status=404, model="nope"),
+    _wrong("n is 0", "n", n=0),
+    _wrong("n is too large", "n", n=MAX_N + 1, chat=True),
+    _wrong("n is true", "n", n=True),
+    _wrong("greedy with n", "n", n=3, temperature=0),
+    _wrong("too many choices", "prompt", prompt=["x"] * (MAX_CHOICES // MAX_N + 1), n=MAX_N),
+    _wrong("temperature", "temperature", temperature=2.5, chat=True),
+    _wrong("seed", "seed", seed=2**63),
+    _wrong("stop", "stop", stop=[""]),
+    _wrong("unknown field", "frobnicate", frobnicate=1),
+    _wrong("stream_options", "stream_options", stream_options={"include_usage": True}),
+    _wrong("stop_when", "stop_when", stop_when={"finished": 2}),
+    _wrong("choice_errors", "choice_errors", choice_errors="ignore"),
+    _wrong("no messages", "messages", chat=True, messages=[]),
+    _wrong("role", "messages.0.role", chat=True, messages=[{"role": "bard", "content": "x"}]),
+    _wrong("token id", "prompt", prompt=[1, POISON + 1], stream=True),
+    _wrong("second token id", "prompt.1", prompt=[[1], [POISON + 1]]),
+    _wrong("prompt too long", "prompt", prompt="x" * CONTEXT_LENGTH, stream=True),
+    _wrong("chat too long", "messages", chat=True, messages=[{"role": "user", "content": "x" * CONTEXT_LENGTH}]),
+    _wrong("max_tokens too large", "max_tokens", max_tokens=CONTEXT_LENGTH, stream=True),
+)
+
+
+def random_bad_call(rng: random.Random) -> BadCall:
+    """A request that must be refused."""
+    return rng.choice(BAD_CALLS)
+
+
+def not_http(rng: random.Random) -> tuple[bytes, int]:
+    """Bytes that are no request, and the status they are answered with."""
+    return rng.choice(
+        (
+            (b"GARBAGE\r\n\r\n", 400),
+            (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+            (b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: minus\r\n\r\n", 400),
+            (b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"X-Y: z\r\n" * 120 + b"\r\n", 431),
+            (b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", 431),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+            (b"CONNECT example.org:80 HTTP/1.1\r\nHost: example.org\r\n\r\n", 501),
+        )
+    )
