@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trioserve.cli.main import run
+from trioserve.cli.commands import run
 from trioserve.testing.checkpoints import TinyLlama, write_tiny_gguf, write_tiny_llama
 
 TINY = TinyLlama(seed=1)

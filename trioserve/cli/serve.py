@@ -87,6 +87,7 @@ serve_options: Final = apply(
             section="Limits of a request",
             type=int,
             metavar="N",
+            default=None,
             show_default=f"{default_of(Limits, 'max_choices')}, or --max-n if that is more",
         ),
         _limit_option(
@@ -121,6 +122,7 @@ serving_engine_options: Final = apply(
             section="Engine",
             type=int,
             metavar="N",
+            default=None,
             show_default=f"{default_of(EngineOptions, 'max_queued')}, or --max-choices if that is more",
         ),
         engine_option("--prefix-cache/--no-prefix-cache", "Keep what was computed for prompts that begin the same."),
