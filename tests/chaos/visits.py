@@ -22,7 +22,7 @@ from reading import Reading
 from trioserve.engine.engine import Engine
 from trioserve.testing.http import RawClient, request_bytes
 
-STALL_SECONDS: Final = 0.5
+STALL_SECONDS: Final = 1.0
 """How long the server waits for a client that reads nothing."""
 _SMALL_BUFFER: Final = 2048
 _RELEASE_SECONDS: Final = 2.0
@@ -135,6 +135,16 @@ async def leave_in_body(visit: Visit) -> None:
         await visit.leave(client, Reading(client), call, "body incomplete")
 
 
+async def leave_at_once(visit: Visit) -> None:
+    """Gone some turns of the event loop after the request: amid parsing, tokenizing, submitting or being admitted."""
+    call = long_call(visit.rng, stream=visit.rng.random() < 0.5, prompt_tokens=visit.rng.choice((10, 200)))
+    with await visit.connect() as client:
+        await visit.send(client, call)
+        for _ in range(visit.rng.randrange(25)):
+            await trio.lowlevel.checkpoint()
+        await visit.leave(client, Reading(client), call, "at once")
+
+
 async def leave_in_engine(visit: Visit) -> None:
     """Gone, without having read anything, when the request is in a certain phase."""
     wanted = visit.rng.choice(("queued", "prefill", "decoding"))
@@ -144,7 +154,9 @@ async def leave_in_engine(visit: Visit) -> None:
     with await visit.connect() as client:
         await visit.send(client, call)
         seed = call.seed
-        await wait_until(lambda: phase_of(visit.engine, seed) == wanted, 0.5)
+        if await wait_until(lambda: phase_of(visit.engine, seed) is not None, 1):
+            # "decoding" is the last one: there is no use in waiting beyond
+            await wait_until(lambda: phase_of(visit.engine, seed) in (wanted, "decoding", None), math.inf)
         phase = phase_of(visit.engine, seed) or "refused or ended"
         await visit.leave(client, Reading(client), call, phase)
 
@@ -243,7 +255,7 @@ async def stop_reading(visit: Visit) -> None:
             await reading.more()
         # nobody stalls as long as there is nothing to read: the request may wait its turn for a while
         await visit.wait_until_released(call, seconds=math.inf)
-        await trio.sleep(3 * STALL_SECONDS)
+        await trio.sleep(2 * STALL_SECONDS)
         received = await reading.whole()
         if received.status != 200:
             await visit.check(call, received)
@@ -360,7 +372,8 @@ BEHAVIOURS: Final[dict[Behaviour, float]] = {
     pipeline: 5,
     pipeline_and_leave: 2,
     leave_in_body: 4,
-    leave_in_engine: 12,
+    leave_at_once: 6,
+    leave_in_engine: 10,
     leave_in_answer: 10,
     give_up: 8,
     cancel: 4,

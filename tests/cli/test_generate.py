@@ -46,7 +46,7 @@ def test_one_choice_in_a_pipe_is_its_text_and_a_line_feed(ask: Callable[..., str
 
 def test_choices_in_a_pipe_stand_in_order_under_headings_with_their_seeds(ask: Callable[..., str]) -> None:
     text = ask("-n", 3, "--max-tokens", 12, "--ignore-eos")
-    places = [text.index(f"[choice {j}: length · 12 tokens · seed {SEED + j}]\n") for j in range(3)]
+    places = [text.index(f"[choice {j}: length, 12 tokens, seed {SEED + j}]\n") for j in range(3)]
     assert places == sorted(places)
     assert places[0] == 0
 

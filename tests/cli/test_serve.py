@@ -6,7 +6,7 @@ import json
 import shlex
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import trio
 
 from trioserve.cli.commands import run
 from trioserve.cli.logs import configure_logs
-from trioserve.cli.serve import run_server
+from trioserve.cli.serve import command_to_try, run_server
 from trioserve.engine.engine import Engine
 from trioserve.engine.options import EngineOptions
 from trioserve.errors import DeviceError, ModelError
@@ -81,6 +81,14 @@ async def start(nursery: trio.Nursery) -> AsyncIterator[Start]:
         yield start
 
 
+async def refused(running: Running) -> None:
+    """Wait until nobody can connect any more."""
+    with suppress(ConnectionRefusedError, ConnectionResetError):
+        while True:
+            (await RawClient.connect(running.where)).close()
+            await trio.sleep(STEP_SECONDS)
+
+
 async def test_it_says_where_it_serves_and_gives_a_command_to_paste(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,29 +121,19 @@ async def test_the_command_to_paste_is_what_the_server_answers(
     await running.ended.wait()
 
 
-async def test_a_unix_socket_can_be_pasted_too(
-    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "a socket"
-    running = await start(unix_socket=path)
-    signal.raise_signal(signal.SIGTERM)
-    await running.ended.wait()
-    words = shlex.split(capsys.readouterr().out.partition("Try:")[2])
-    assert words[:4] == ["curl", "--unix-socket", str(path), "http://localhost/v1/chat/completions"]
-
-
 @pytest.mark.parametrize(
-    ("host", "local"),
-    [("0.0.0.0", "http://127.0.0.1:"), ("::", "http://[::1]:")],  # noqa: S104
+    ("address", "reached"),
+    [
+        ("http://127.0.0.1:8000", ["http://127.0.0.1:8000/v1/chat/completions"]),
+        ("http://0.0.0.0:8000", ["http://127.0.0.1:8000/v1/chat/completions"]),
+        ("http://[::]:8000", ["http://[::1]:8000/v1/chat/completions"]),
+        ("unix:/run/a socket", ["--unix-socket", "/run/a socket", "http://localhost/v1/chat/completions"]),
+    ],
 )
-async def test_the_command_to_paste_names_an_address_of_this_machine(
-    host: str, local: str, start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    running = await start(host=host)
-    signal.raise_signal(signal.SIGTERM)
-    await running.ended.wait()
-    words = shlex.split(capsys.readouterr().out.partition("Try:")[2])
-    assert words[1].startswith(local)
+def test_the_command_to_paste_reaches_every_kind_of_address_from_this_machine(address: str, reached: list[str]) -> None:
+    words = shlex.split(command_to_try("it's", address))
+    assert words[1 : 1 + len(reached)] == reached
+    assert json.loads(words[-1])["model"] == "it's"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -165,9 +163,8 @@ async def test_sigterm_lets_running_streams_end_and_takes_nothing_new(start: Sta
     running = await start()
     with await running.stream(max_tokens=100) as client:
         signal.raise_signal(signal.SIGTERM)
+        await refused(running)
         rest = await client.receive_all()
-    with pytest.raises(OSError, match="refused"):
-        await RawClient.connect(running.where)
     await running.ended.wait()
     assert rest.count(b'"finish_reason":"length"') == 2
     assert b"error" not in rest
@@ -179,7 +176,7 @@ async def test_a_second_signal_ends_it_at_once(second: int, start: Start) -> Non
     running = await start(graceful_timeout=60.0)
     with await running.stream(max_tokens=3000):
         signal.raise_signal(signal.SIGTERM)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await refused(running)
         assert not running.ended.is_set()
         began = trio.current_time()
         signal.raise_signal(second)
@@ -188,23 +185,35 @@ async def test_a_second_signal_ends_it_at_once(second: int, start: Start) -> Non
     assert running.error is None
 
 
-async def test_a_device_that_fails_ends_the_server_and_is_in_the_log(
-    start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("draining", [False, True], ids=["serving", "draining"])
+async def test_a_device_that_fails_ends_the_server_but_first_the_clients_are_told(
+    draining: bool, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:  # FAN-28
+    failing = False
+
     def script(draw: Draw) -> int:
-        if len(draw.generated) == 5:
+        if failing:
             raise RuntimeError("out of order")
         return count_for_ever(draw)
 
     running = await start(script)
-    with await running.stream(max_tokens=3000):
+    with await running.stream(max_tokens=3000) as client:
+        if draining:
+            signal.raise_signal(signal.SIGTERM)
+            await refused(running)
+        began = trio.current_time()
+        failing = True
+        rest = await client.receive_all()
         await running.ended.wait()
+        assert trio.current_time() - began < 1
+    error, done = rest.split(b"data: ")[-2:]
+    assert b'"error":' in error
+    assert done.startswith(b"[DONE]")
     assert isinstance(running.error, DeviceError)
-    err = capsys.readouterr().err
-    assert "the device failed" in err
-    assert "RuntimeError: out of order" in err
-    with pytest.raises(OSError, match="refused"):
-        await RawClient.connect(running.where)
+    log = capsys.readouterr().err
+    assert "the device failed" in log
+    assert "RuntimeError: out of order" in log
+    await refused(running)
 
 
 # ---- before it serves

@@ -40,7 +40,7 @@ LONG = "'a' * 100000"
     [
         # passes through loops and macros
         NESTED.replace("INNER", NESTED),
-        "{% for a in range(9999) %}{% for b in range(9999) if false %}{% endfor %}{% endfor %}",
+        "{% for a in range(99) %}{% for b in range(9999) if false %}{% endfor %}{% endfor %}",
         "{% for a in range(9999) %}{% for b in range(9999) | map('string') %}{% endfor %}{% endfor %}",
         f"{{% for a in range(200) %}}{BODY}{{% endfor %}}",
         f"{{% macro f() %}}{BODY}{{% endmacro %}}{{% for a in range(200) %}}{{{{ f() }}}}{{% endfor %}}",
@@ -111,7 +111,7 @@ def test_work_without_bound_is_a_param_error(source: str) -> None:
         "{% set x = 'a' * 10**11 %}",
         "{% set x = 10**11 * 'a' %}",
         "{% set x = [1] * 10**11 %}",
-        "{{ range(99999) | join('a' * 10**6) }}",
+        "{{ range(50000) | join('a' * 10**6) }}",
         "{{ ('a' * 10**6).join(['a'] * 50000) }}",
         "{{ ([['a'] * 999] * 99) | map('join', 'a' * 10**6) | list }}",
         "{{ ('a' * 10**5) | replace('a', 'b' * 10**6) }}",

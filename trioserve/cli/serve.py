@@ -50,8 +50,9 @@ from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve as serve_engine
 from trioserve.web.shutdown import Shutdown
 
-# Ctrl-C is for a person who wants to be back at the prompt: just long enough to tell running streams.
-INTERRUPT_GRACE_S: Final = 0.5
+# Just long enough to tell running streams: Ctrl-C is for a person who wants to be back at the prompt.
+GRACE_S: Final = 0.5
+LONGEST_END_S: Final = 0.8
 # Listening on these means on every address of the machine; one of them is where a client on it connects to.
 WILDCARDS: Final = {"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"}
 
@@ -196,17 +197,20 @@ async def run_server(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(course.obey, signals, nursery.cancel_scope)
                 # the engine stands outside HTTP: when it fails, all of this ends
-                async with open_block() as engine:
+                async with open_block() as engine, trio.open_nursery() as inside:
                     loaded()
                     info = engine.info
                     for warning in engine.model.warnings:
                         log.warning(warning)
                     log.info("loaded", model=engine.model.id, device=info.name, context_length=info.context_length)
-                    async with trio.open_nursery() as http:
+                    inside.start_soon(course.end_with_engine)
+                    with course.http:
                         run = functools.partial(serve_engine, listeners=listeners, shutdown=course.shutdown)
-                        addresses = await http.start(run, engine, options)
-                        course.serving = True
-                        _announce(engine.model.id, addresses)
+                        async with trio.open_nursery() as http:
+                            addresses = await http.start(run, engine, options)
+                            course.serving = True
+                            _announce(engine.model.id, addresses)
+                    inside.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         error = collapse(group, None)
@@ -219,9 +223,11 @@ async def run_server(
 
 @attrs.define(eq=False)
 class _Course:
-    """How far a server has come, and what signals mean there."""
+    """How far a server has come, and what ends it."""
 
     shutdown: Shutdown = attrs.field(factory=Shutdown, init=False)
+    http: trio.CancelScope = attrs.field(factory=lambda: trio.CancelScope(shield=True), init=False)
+    """Around HTTP, which outlives a failed engine for the moment that it takes to tell the clients."""
     serving: bool = attrs.field(default=False, init=False)
     too_early: int | None = attrs.field(default=None, init=False)
     """The signal that came before serving began."""
@@ -229,28 +235,40 @@ class _Course:
     async def obey(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
         """SIGTERM drains; SIGINT ends soon; a second signal, or one that comes before serving began, ends at once."""
         async for number in signals:
-            if not self.serving:
-                self.too_early = number
-                everything.cancel()
-            elif self.shutdown.begun:
+            if not self.serving or self.shutdown.begun:
+                if not self.serving:
+                    self.too_early = number
+                self.http.cancel()
                 everything.cancel()
             elif number == signal.SIGINT:
                 log.info("stopping")
-                self.shutdown.begin(INTERRUPT_GRACE_S)
+                self.shutdown.begin(GRACE_S)
             else:
                 log.info("draining: what runs may end; a second signal ends it at once")
                 self.shutdown.begin()
 
+    async def end_with_engine(self) -> None:
+        """Wait to be cancelled, as the engine does with all that is in its block when it fails, and end HTTP soon."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.shutdown.begin(GRACE_S)
+            # if a shutdown had begun before, it may have long to go; without an engine nothing is worth the wait
+            self.http.deadline = trio.current_time() + LONGEST_END_S
+
 
 def _announce(model: str, addresses: tuple[str, ...]) -> None:
-    address = addresses[0]
+    click.echo(f"\nServing {model} on {', '.join(addresses)} (Ctrl-C stops it). Try:\n")
+    click.echo(f"  {command_to_try(model, addresses[0])}\n")
+
+
+def command_to_try(model: str, address: str) -> str:
+    """A command for a shell on this machine that asks the server at ``address`` for something."""
     for wildcard, local in WILDCARDS.items():
         address = address.replace(wildcard, local)
-    command = ["curl"]
-    if socket_path := address.removeprefix("unix:") if address.startswith("unix:") else None:
-        command += ["--unix-socket", socket_path]
+    words = ["curl"]
+    if address.startswith("unix:"):
+        words += ["--unix-socket", address.removeprefix("unix:")]
         address = "http://localhost"
     body = {"model": model, "messages": [{"role": "user", "content": "Name a colour."}], "n": 4, "max_tokens": 16}
-    command += [f"{address}/v1/chat/completions", "-d", json.dumps(body)]
-    click.echo(f"\nServing {model} on {', '.join(addresses)} (Ctrl-C stops it). Try:\n")
-    click.echo(f"  {shlex.join(command)}\n")
+    return shlex.join([*words, f"{address}/v1/chat/completions", "-d", json.dumps(body)])
