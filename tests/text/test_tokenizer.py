@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -121,6 +123,30 @@ def test_threads_may_encode_at_the_same_time(smollm2: BpeTokenizer, smollm2_text
     with ThreadPoolExecutor(4) as pool:
         many = list(pool.map(lambda item: encode(smollm2, item.text), smollm2_texts * 4))
     assert many == [item.ids for item in smollm2_texts] * 4
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(smollm2: BpeTokenizer) -> None:
+    text = "the quick brown fox " * 20_000
+    started = threading.Event()
+    turns = 0
+
+    def turns_during_encode() -> int:
+        started.set()
+        encode(smollm2, text)
+        return turns
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # so that no thread runs unless another one lets it
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            encoding = pool.submit(turns_during_encode)
+            started.wait()
+            while not encoding.done():
+                turns += 1
+                time.sleep(0)
+    finally:
+        sys.setswitchinterval(interval)
+    assert encoding.result() > 100
 
 
 # Special tokens

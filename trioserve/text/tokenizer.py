@@ -97,7 +97,7 @@ class BpeTokenizer:
         return self._max_token_bytes
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """See abc.Tokenizer. The work is done without Python's global lock.
+        """See abc.Tokenizer. Other threads run meanwhile.
 
         Raises:
             ParamError: the text has a lone surrogate.
@@ -106,7 +106,8 @@ class BpeTokenizer:
             text.encode()
         except UnicodeEncodeError:
             raise ParamError("The text is not valid Unicode (it has a lone surrogate).", None) from None
-        ids = self._backend.encode(text, add_special_tokens=False).ids
+        # a batch of one, since only for batches the package releases Python's global lock
+        ids = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         if add_special and self._bos_id is not None and ids[:1] != [self._bos_id]:
             ids.insert(0, self._bos_id)
         return ids
