@@ -29,6 +29,17 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test fetches anything: what is refused is refused before."""
+
+    def fetch(*arguments: object) -> None:
+        raise AssertionError("it was going to fetch a model")
+
+    monkeypatch.setattr("trioserve.model.aliases._download_wheel", fetch)
+    monkeypatch.setattr("trioserve.model.sources.download_repo", fetch)
+
+
+@pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
     """What a command does to the log of the process ends with the test."""
     root, ours = logging.getLogger(), logging.getLogger("trioserve")

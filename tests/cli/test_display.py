@@ -51,7 +51,7 @@ def finished(index: int, seed: int = 2**53 - 1) -> ChoiceFinished:
     return ChoiceFinished(index, "stop", ChoiceUsage(completion_tokens=8192), seed)
 
 
-@pytest.mark.parametrize("height", [5, 12, 24, 60])
+@pytest.mark.parametrize("height", [5, 12, 13, 24, 60])
 @pytest.mark.parametrize("width", [30, 80, 200])
 @pytest.mark.parametrize("n", [2, 4, 8, 128])
 def test_a_frame_never_fills_the_screen_however_much_there_is_to_show(n: int, width: int, height: int) -> None:
@@ -116,7 +116,7 @@ def test_lines_are_the_same_whether_a_text_comes_at_once_or_in_pieces(width: int
 def test_a_terminal_that_changes_its_width_gets_new_lines() -> None:
     console = terminal(width=80)
     panels = Panels(console, 1)
-    panels.feed(delta(0, "word " * 40))
+    panels.feed(delta(0, "word " * 40 + "\nword"))
     before = frame(panels, console)
     console.width = 40
     assert len(frame(panels, console)) > len(before)
@@ -191,14 +191,15 @@ def test_one_choice_on_a_terminal_is_plain_text_and_a_note(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("n", "force", "expected"),
-    [(1, "1", SingleText), (4, "1", Panels), (1, "", SingleText), (4, "", WholeTexts)],
+    ("n", "is_terminal", "expected"),
+    [(1, True, SingleText), (4, True, Panels), (1, False, SingleText), (4, False, WholeTexts)],
 )
 def test_the_display_is_chosen_by_what_standard_output_is(
-    n: int, force: str, expected: type[object], monkeypatch: pytest.MonkeyPatch
+    n: int, is_terminal: bool, expected: type[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("FORCE_COLOR", force)
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
     assert type(choose_display(n)) is expected
 
 

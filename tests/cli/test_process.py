@@ -12,10 +12,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 import pytest
 
+from trioserve.cli import main
 from trioserve.testing.checkpoints import TinyLlama, write_tiny_gguf
 
 Process = subprocess.Popen[str]
@@ -108,3 +110,25 @@ def test_a_pipe_that_nobody_reads_any_more_ends_generate_without_a_word(
     command.stdout.close()
     assert command.wait(timeout=10) == 128 + signal.SIGPIPE
     assert errors() == ""
+
+
+def test_a_thread_that_was_left_does_not_keep_the_process() -> None:
+    program = (
+        "import threading, time; threading.Thread(target=time.sleep, args=[60]).start();"
+        "from trioserve.cli import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, timeout=10, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.startswith(b"trioserve, version ")
+
+
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Importing(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    codes: list[int] = []
+    monkeypatch.setitem(sys.modules, "trioserve.cli.commands", Importing("trioserve.cli.commands"))
+    monkeypatch.setattr("trioserve.cli.os._exit", codes.append)
+    main()
+    assert codes == [130]

@@ -205,7 +205,7 @@ async def test_a_device_that_fails_ends_the_server_but_first_the_clients_are_tol
         failing = True
         rest = await client.receive_all()
         await running.ended.wait()
-        assert trio.current_time() - began < 1
+        assert trio.current_time() - began < 0.4
     error, done = rest.split(b"data: ")[-2:]
     assert b'"error":' in error
     assert done.startswith(b"[DONE]")
@@ -214,6 +214,26 @@ async def test_a_device_that_fails_ends_the_server_but_first_the_clients_are_tol
     assert "the device failed" in log
     assert "RuntimeError: out of order" in log
     await refused(running)
+
+
+async def test_a_client_that_dawdles_keeps_no_server_whose_device_has_failed(start: Start) -> None:
+    failing = False
+
+    def script(draw: Draw) -> int:
+        if failing:
+            raise RuntimeError("out of order")
+        return count_for_ever(draw)
+
+    running = await start(script, graceful_timeout=60.0)
+    with await running.stream(max_tokens=3000), await RawClient.connect(running.where) as dawdler:
+        await dawdler.send(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\n")
+        signal.raise_signal(signal.SIGTERM)
+        await refused(running)
+        began = trio.current_time()
+        failing = True
+        await running.ended.wait()
+        assert trio.current_time() - began < 1.5
+    assert isinstance(running.error, DeviceError)
 
 
 # ---- before it serves

@@ -67,6 +67,38 @@ async def test_cancelling_a_request_at_any_moment_aborts_every_choice(seconds: f
         assert scope.cancelled_caught
 
 
+async def test_a_request_cancelled_between_two_turns_of_the_loop_harms_nobody() -> None:  # FAN-25
+    async def ask(engine: Engine, scope: trio.CancelScope) -> None:
+        with scope:
+            await engine.complete([1, 2, 3], SamplingParams(n=2))
+
+    async with engine_left_clean() as engine:
+        for turns in list(range(8)) * 10:  # trio chooses the order of tasks at random
+            scope = trio.CancelScope()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, engine, scope)
+                for _ in range(turns):
+                    await trio.lowlevel.checkpoint()
+                scope.cancel()
+        assert (await engine.complete("go", SamplingParams(max_tokens=1))).choices[0].reason == "length"
+
+
+async def test_a_request_cancelled_while_its_prompt_is_tokenized_ends_at_once() -> None:  # FAN-34
+    reasons: list[str] = []
+
+    async def ask(engine: Engine) -> None:
+        answer = await engine.complete(["x"] * 20, SamplingParams(n=2, max_tokens=50), request_id="r")
+        reasons.extend(choice.reason for choice in answer.choices)
+
+    async with engine_left_clean() as engine:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, engine)
+            await trio.lowlevel.checkpoint()
+            while engine.statistics().scheduler.groups == 0 and not engine.abort("r"):
+                await trio.lowlevel.checkpoint()
+        assert reasons == ["cancelled"] * 40
+
+
 async def test_a_request_cancelled_while_queued_is_never_computed() -> (
     None
 ):  # FAN-25, case disconnect-before-first-chunk

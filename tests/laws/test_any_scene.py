@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trioserve.params import INT64_MAX, INT64_MIN, SamplingParams
 
-SETTINGS = settings(max_examples=30, deadline=None, derandomize=True, database=None)
+SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 VOCABULARY = 961
 # Prompts begin like one of these, so they often share pages.
 STEMS = [[3 + (stem + 37 * t) % (VOCABULARY - 3) for t in range(48)] for stem in (0, 500)]

@@ -13,7 +13,6 @@ Owns: exit codes. Must not know: what the commands do.
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -39,8 +38,6 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> None:
         try:
             super().invoke(ctx)
-            # here, where it can still be told that this fails
-            sys.stdout.flush()
         except BrokenPipeError:
             raise SystemExit(BROKEN_PIPE) from None
 
@@ -79,7 +76,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except TrioserveError as error:
         return _tell(str(error), FAILED)
     except OSError as error:
-        return _tell(str(error), REFUSED)
+        reason = error.strerror or str(error)
+        return _tell(reason if error.filename is None else f"{error.filename}: {reason}", REFUSED)
     return 0
 
 

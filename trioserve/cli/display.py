@@ -72,8 +72,6 @@ class SingleText:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(exc, OSError):
-            return  # it can't be written
         if self._last != "\n":
             click.echo()
         if self._end is not None and self._console.is_terminal:
@@ -96,8 +94,7 @@ class WholeTexts:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not isinstance(exc, OSError):
-            _write_whole(self._console, self._choices)
+        _write_whole(self._console, self._choices)
 
 
 class Panels:

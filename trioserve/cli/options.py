@@ -37,6 +37,15 @@ class Option(click.Option):
         super().__init__(*arguments, **settings)
         self.section = section
 
+    def written(self, context: click.Context) -> str:
+        """The name under which its value was given: the flag, or the variable in the environment."""
+        if context.get_parameter_source(self.name or "") is ParameterSource.ENVIRONMENT:
+            return str(self.envvar)
+        return max(self.opts, key=len)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return super().get_error_hint(ctx) if ctx is None else f"'{self.written(ctx)}'"
+
 
 class Command(click.Command):
     """A command whose help has sections, and which answers a ParamError with the name that the user wrote."""
@@ -61,18 +70,13 @@ class Command(click.Command):
 
 
 def _refusal(error: ParamError, context: click.Context) -> str:
-    """The error's text about the flag, or the environment variable, that its parameter came from."""
+    """The error's text, about the name under which the parameter was given."""
+    text = str(error)
     for parameter in context.command.params:
-        if parameter.name != error.param or not isinstance(parameter, click.Option):
-            continue
-        if context.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT:
-            written = str(parameter.envvar)
-        else:
-            written = max(parameter.opts, key=len)
-        start = f"{parameter.name} "
-        text = str(error)
-        return f"{written} {text.removeprefix(start)}" if text.startswith(start) else f"{written}: {text}"
-    return str(error)
+        if isinstance(parameter, Option) and parameter.name == error.param:
+            written, start = parameter.written(context), f"{parameter.name} "
+            return f"{written} {text.removeprefix(start)}" if text.startswith(start) else f"{written}: {text}"
+    return text
 
 
 def option(

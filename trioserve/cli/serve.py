@@ -227,7 +227,7 @@ class _Course:
 
     shutdown: Shutdown = attrs.field(factory=Shutdown, init=False)
     http: trio.CancelScope = attrs.field(factory=lambda: trio.CancelScope(shield=True), init=False)
-    """Around HTTP, which outlives a failed engine for the moment that it takes to tell the clients."""
+    """Around HTTP, which outlives the engine for the moment that it takes to tell the clients."""
     serving: bool = attrs.field(default=False, init=False)
     too_early: int | None = attrs.field(default=None, init=False)
     """The signal that came before serving began."""
@@ -235,10 +235,10 @@ class _Course:
     async def obey(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
         """SIGTERM drains; SIGINT ends soon; a second signal, or one that comes before serving began, ends at once."""
         async for number in signals:
-            if not self.serving or self.shutdown.begun:
-                if not self.serving:
-                    self.too_early = number
-                self.http.cancel()
+            if not self.serving:
+                self.too_early = number
+                everything.cancel()
+            elif self.shutdown.begun:
                 everything.cancel()
             elif number == signal.SIGINT:
                 log.info("stopping")
@@ -248,12 +248,12 @@ class _Course:
                 self.shutdown.begin()
 
     async def end_with_engine(self) -> None:
-        """Wait to be cancelled, as the engine does with all that is in its block when it fails, and end HTTP soon."""
+        """Wait to be cancelled with all that is in the engine's block, as when the engine fails; then end HTTP soon."""
         try:
             await trio.sleep_forever()
         finally:
             self.shutdown.begin(GRACE_S)
-            # if a shutdown had begun before, it may have long to go; without an engine nothing is worth the wait
+            # a shutdown that had begun before may have long to go, and without an engine nothing is worth the wait
             self.http.deadline = trio.current_time() + LONGEST_END_S
 
 

@@ -72,6 +72,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._watch: RequestWatch
         self._usage: list[PromptUsage] = []
         self._choices: list[Choice] = []
+        self._cancelled_early: list[int] = []
         self._nursery_manager = trio.open_nursery()
         self._cancel_scope: trio.CancelScope | None = None
         self._events, self._receive = trio.open_memory_channel[Event](2 * self._total)
@@ -127,11 +128,15 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             raise IndexError(f"There is no choice {index}; the request has {self._total}.")
         if self._choices:
             self._choices[index * len(self._choices) // self._total].ticket.cancel()
+        else:
+            self._cancelled_early.append(index)
 
     def cancel(self) -> None:
         """End every choice that still runs with the finish reason "cancelled"."""
         for choice in self._choices:
             choice.ticket.cancel()
+        if not self._choices:
+            self._cancelled_early += range(self._total)
 
     def snapshot(self) -> RequestSnapshot:
         """What there is of it now. Only once it has been entered."""
@@ -230,6 +235,9 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         with send_reply, receive_reply:
             tickets = tuple(choice.ticket for choice in fan_out.choices)
             engine.mailbox.submit(Submit(tuple(fan_out.groups), tickets, send_reply))
+            # while it was tokenized there was no choice to tell
+            for index in self._cancelled_early:
+                self.cancel_choice(index)
             refusal = await receive_reply.receive()
         if refusal is not None:
             raise refusal

@@ -6,6 +6,7 @@ Must not know: who handles them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -26,6 +27,11 @@ class Submit:
     groups: tuple[Group, ...]
     tickets: tuple[Ticket, ...]
     reply: trio.MemorySendChannel[TrioserveError | None]
+
+    def answer(self, refusal: TrioserveError | None) -> None:
+        """Tell whoever asked; nobody waits for it any more if the request was cancelled meanwhile."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            self.reply.send_nowait(refusal)
 
 
 @attrs.frozen

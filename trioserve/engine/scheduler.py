@@ -106,11 +106,11 @@ class Scheduler:
                     self._state.abort(uid)
                 for ticket in submit.tickets:
                     ticket.end()
-                submit.reply.send_nowait(error)
+                submit.answer(error)
                 return
             taken += [choice.uid for choice in group.choices]
         self._tickets.update((ticket.uid, ticket) for ticket in submit.tickets)
-        submit.reply.send_nowait(None)
+        submit.answer(None)
 
     def _deliver(self, delivery: Delivery) -> None:
         ticket = self._tickets.get(delivery.uid)

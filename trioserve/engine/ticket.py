@@ -82,7 +82,7 @@ class Mailbox:
             except trio.WouldBlock:
                 break
             if isinstance(mail, Submit):
-                mail.reply.send_nowait(self.closed_error())
+                mail.answer(self.closed_error())
                 for ticket in mail.tickets:
                     ticket.end()
         self._send.close()
