@@ -1,11 +1,23 @@
-"""Fixtures for every test folder."""
+"""Fixtures for every test folder, and the folders whose tests run on virtual time."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 
 import pytest
+
+from trioserve.testing.clock import run_virtual
+
+VIRTUAL_TIME = [Path(__file__).parent / folder for folder in ("engine", "web")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+        if is_async and item.path.parent in VIRTUAL_TIME:
+            item.add_marker(pytest.mark.trio(run=run_virtual), append=False)
 
 
 @pytest.fixture(scope="session")

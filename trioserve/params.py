@@ -7,7 +7,7 @@ Must not know: JSON, HTTP, or how a token is drawn.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import attrs
@@ -39,6 +39,16 @@ def _check_float(name: str, value: object, low: float, high: float) -> None:
     # written so that NaN, for which every comparison is false, is refused
     if not math.isfinite(value) or not low <= value <= high:
         raise ParamError(f"{name} must be between {low:g} and {high:g}, got {value}.", name)
+
+
+def at_least(low: int) -> Callable[[object, attrs.Attribute[int], int], None]:
+    """A validator of attrs fields: ParamError for a number below ``low``."""
+
+    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if value < low:
+            raise ParamError(f"{attribute.name} must be at least {low}, got {value}.", attribute.name)
+
+    return check
 
 
 def _check_optional_int(name: str, value: object, low: int, high: int) -> None:

@@ -9,7 +9,7 @@ from trioserve.errors import ChoiceFailedError, ParamError
 from trioserve.events import ChoiceFinished, Event
 from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
 from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say
-from trioserve.testing.tokenizer import ByteTokenizer
+from trioserve.testing.tokenizer import BrokenTokenizer
 
 REPLICATE = attrs.evolve(FAKE_OPTIONS, limits=Limits(greedy_n="replicate"))
 
@@ -86,15 +86,6 @@ async def test_a_request_ends_when_enough_choices_agree() -> None:  # FAN-31
     async with block as engine:
         answer = await engine.complete("go", params)
     assert [choice.reason for choice in answer.choices] == ["stop", "stop", "stop", "cancelled", "cancelled"]
-
-
-class BrokenTokenizer(ByteTokenizer):
-    """Fails for the byte "x", as a parser with a bug would."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        if token_id == ord("x"):
-            raise ValueError("no x please")
-        return super().token_bytes(token_id)
 
 
 async def test_an_isolated_failure_leaves_the_siblings_alone() -> None:  # FAN-24

@@ -21,7 +21,7 @@ from trioserve.events import ChoiceFinished, TextDelta
 from trioserve.params import SamplingParams
 from trioserve.testing.device import Draw, Script
 from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say
-from trioserve.testing.tokenizer import ByteTokenizer
+from trioserve.testing.tokenizer import BrokenTokenizer
 
 
 async def assert_nothing_left(engine: Engine) -> None:  # FAN-27
@@ -123,15 +123,6 @@ async def test_the_blocks_own_error_comes_out_unchanged() -> None:
                 raise error
         assert caught.value is error
         assert error.__context__ is None
-
-
-class BrokenTokenizer(ByteTokenizer):
-    """Fails for the byte "x", as a parser with a bug would."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        if token_id == ord("x"):
-            raise ValueError("no x please")
-        return super().token_bytes(token_id)
 
 
 @pytest.mark.parametrize("texts", [["aaaa", "aaxa", "aaaa", "ok"], ["xa", "xa", "xa", "ok"]])

@@ -25,7 +25,7 @@ from trioserve.errors import (
 from trioserve.params import Limits, SamplingParams, StopWhen
 from trioserve.testing.device import Draw, Script
 from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say
-from trioserve.testing.tokenizer import ByteTokenizer
+from trioserve.testing.tokenizer import BrokenTokenizer, ByteTokenizer
 
 ONE_AT_A_TIME = attrs.evolve(FAKE_OPTIONS, max_running=1)
 
@@ -225,15 +225,6 @@ async def test_nothing_is_aborted_when_all_have_finished_before_their_caller_lea
             await trio.sleep(1)
     assert told.reasons == {"stop": 3}
     assert (told.requests[0].aborted_choices, told.requests[0].abort_cause) == (0, None)
-
-
-class BrokenTokenizer(ByteTokenizer):
-    """Fails for the byte "x", as a parser with a bug would."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        if token_id == ord("x"):
-            raise ValueError("no x please")
-        return super().token_bytes(token_id)
 
 
 async def test_a_failed_choice_is_an_error_and_its_siblings_are_aborted() -> None:  # FAN-23

@@ -38,8 +38,8 @@ MUTATIONS = (
         "FAN-4",
         "indices of prompt lists are prompt-major",
         "trioserve/engine/fan_out.py",
-        "Place(p * n + j, seeds[j]",
-        "Place(j * len(self.usage) + p, seeds[j]",
+        "Place(p * n + j, seed,",
+        "Place(j * len(self.usage) + p, seed,",
         GENERATION,
     ),
     Mutation(

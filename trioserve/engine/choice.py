@@ -65,10 +65,8 @@ class Choice:
             EngineClosedError: the engine ended first.
         """
         try:
-            ended = False
-            while not ended:
+            while not self.finished:
                 for event in self._next_events(await self.ticket.receive()):
-                    ended = isinstance(event, ChoiceFinished)
                     try:
                         # not send(): it would cost a turn of the event loop for each event
                         events.send_nowait(event)

@@ -1,6 +1,7 @@
 """Turning an exception group into the one exception that a caller should see.
 
-Owns: the policy, in one place, used by Engine and Generation only. Must not know: what either of them does.
+Owns: the policy, in one place, used by Generation, the engine's block and the command that serves.
+Must not know: what either of them does.
 
 A nursery raises a group of everything that went wrong in it. Callers of trioserve never see a group. The
 first rule that applies says what they see:

@@ -14,21 +14,13 @@ import attrs
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.errors import ParamError
-from trioserve.params import Limits
+from trioserve.params import Limits, at_least
 from trioserve.sched.state import SchedulerOptions
 
 MAX_N_CEILING = 16384
 DEFAULT_KV_TOKENS = 32768
 # Seeds that the engine picks stay exact in programs that read JSON numbers as doubles.
 PICKED_SEED_BITS = 53
-
-
-def _at_least(low: int) -> Callable[[object, attrs.Attribute[int], int], None]:
-    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-        if value < low:
-            raise ParamError(f"{attribute.name} must be at least {low}, got {value}.", attribute.name)
-
-    return check
 
 
 def _check_limits(_: object, attribute: attrs.Attribute[Limits], limits: Limits) -> None:
@@ -54,26 +46,26 @@ class EngineOptions:
 
     device: Literal["auto", "reference"] = "auto"
     """Which device runs the model; auto takes the fastest that the machine has."""
-    threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(1)))
     """CPU threads of the device; None: the device's own choice."""
-    context_length: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(2)))
+    context_length: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(2)))
     """Tokens per sequence at most; None: what the model was made for."""
-    page_size: int = attrs.field(default=16, validator=_at_least(1))
+    page_size: int = attrs.field(default=16, validator=at_least(1))
     """Tokens per KV page."""
-    kv_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(2)))
+    kv_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(2)))
     """Tokens that the KV pages hold in all; None: four full contexts, 32768 at most, one full context at least."""
-    max_running: int = attrs.field(default=256, validator=_at_least(1))
+    max_running: int = attrs.field(default=256, validator=at_least(1))
     """Choices that decode at once."""
-    max_queued: int = attrs.field(default=2048, validator=_at_least(1))
+    max_queued: int = attrs.field(default=2048, validator=at_least(1))
     """Choices that wait; a request that does not fit whole is refused."""
-    max_batch_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least(1)))
+    max_batch_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(1)))
     """Tokens computed in one step at most; None: what the device suggests."""
-    max_backlog: int = attrs.field(default=256, validator=_at_least(1))
+    max_backlog: int = attrs.field(default=256, validator=at_least(1))
     """Tokens generated but not yet taken by a slow consumer; past that the choice is paused."""
     prefix_cache: bool = True
     """Keep the pages of finished prompts and answers for requests that begin the same."""
     limits: Limits = attrs.field(factory=Limits, validator=_check_limits)
-    inline_characters: int = attrs.field(default=2000, validator=_at_least(0))
+    inline_characters: int = attrs.field(default=2000, validator=at_least(0))
     """Longer prompts are tokenized in a thread: this many characters take about a millisecond."""
     cache_dir: Path | None = None
     """Where fetched models are kept; None: ``~/.cache/trioserve``."""

@@ -41,7 +41,7 @@ class Scheduler:
         return self._state.statistics()
 
     def check(self) -> None:
-        """Raise InvariantError if the books of the state are wrong, or differ from the tickets."""
+        """Raise InvariantError if the books of the state are wrong."""
         self._state.check()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

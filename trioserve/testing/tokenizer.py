@@ -59,3 +59,12 @@ class ByteTokenizer:
         if token_id < 256:
             return bytes([token_id])
         return b"" if token_id in _SPECIAL else self._pieces[token_id - 259]
+
+
+class BrokenTokenizer(ByteTokenizer):
+    """Fails for the byte "x", as a parser with a bug would."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id == ord("x"):
+            raise ValueError("no x please")
+        return super().token_bytes(token_id)

@@ -16,7 +16,7 @@ from trioserve.engine.engine import Engine
 from trioserve.errors import EngineStoppingError, QueueFullError, TrioserveError
 from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
-from trioserve.web.routes import Routes, given_request_id
+from trioserve.web.routes import Routes, given_request_id, json_response
 from trioserve.wire.errors import error_body, http_error_body
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
 async def refuse(error: TrioserveError) -> TrioResponse:
     """The answer to a request that one of our own errors ended before its response began."""
     status, body = error_body(error)
-    response = TrioResponse(body, status, content_type="application/json")
+    response = json_response(body, status)
     if isinstance(error, (QueueFullError, EngineStoppingError)):
         response.headers["retry-after"] = str(error.retry_after)
     if status >= 500:
@@ -69,7 +69,7 @@ async def refuse_http(error: HTTPException) -> TrioResponse:
         413: "The body of the request is too large.",
     }
     body = http_error_body(status, messages.get(status, error.description or error.name))
-    response = TrioResponse(body, status, content_type="application/json")
+    response = json_response(body, status)
     # what belongs to the status, such as Allow, but not what belongs to Werkzeug's HTML
     for name, value in error.get_headers():
         if name.lower() not in {"content-type", "content-length"}:
@@ -81,7 +81,7 @@ async def fail(error: Exception) -> TrioResponse:
     """The answer to a bug of ours. Its text is for the log, not for the client."""
     logger.error("%s %s failed", request.method, request.path, exc_info=error)
     status, body = error_body(error)
-    return TrioResponse(body, status, content_type="application/json")
+    return json_response(body, status)
 
 
 async def echo_request_id(response: TrioResponse) -> TrioResponse:

@@ -5,22 +5,14 @@ Owns: ServeOptions and its checks. Must not know: flags, environment variables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 
 from trioserve.errors import ParamError
+from trioserve.params import at_least
 
 MAX_PORT = 65535
-
-
-def _at_least(low: int) -> Callable[[object, attrs.Attribute[int], int], None]:
-    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-        if value < low:
-            raise ParamError(f"{attribute.name} must be at least {low}, got {value}.", attribute.name)
-
-    return check
 
 
 def _is_port(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -53,9 +45,9 @@ class ServeOptions:
     """0: any free port."""
     unix_socket: Path | None = None
     """Listen on this path instead of on host and port."""
-    backlog: int = attrs.field(default=1024, validator=_at_least(1))
+    backlog: int = attrs.field(default=1024, validator=at_least(1))
     """Connections that the kernel keeps while they wait to be accepted."""
-    max_connections: int = attrs.field(default=1024, validator=_at_least(1))
+    max_connections: int = attrs.field(default=1024, validator=at_least(1))
     """Connections served at once; more wait in the backlog."""
     keep_alive_timeout: float = attrs.field(default=75.0, validator=_positive)
     """How long a connection may be idle: before its first request and between requests."""
@@ -65,11 +57,11 @@ class ServeOptions:
     """How long a handler waits for the whole body of its request."""
     send_stall_timeout: float = attrs.field(default=30.0, validator=_positive)
     """How long a client may read nothing of what it is sent."""
-    max_head_size: int = attrs.field(default=64 * 2**10, validator=_at_least(1024))
+    max_head_size: int = attrs.field(default=64 * 2**10, validator=at_least(1024))
     """Bytes of a request line and its headers."""
-    max_headers: int = attrs.field(default=100, validator=_at_least(1))
+    max_headers: int = attrs.field(default=100, validator=at_least(1))
     """Header lines of a request."""
-    max_body_size: int = attrs.field(default=32 * 2**20, validator=_at_least(0))
+    max_body_size: int = attrs.field(default=32 * 2**20, validator=at_least(0))
     """Bytes of a request's body."""
     graceful_timeout: float = attrs.field(default=30.0, validator=_not_negative)
     """How long requests may go on after the signal to shut down."""

@@ -41,9 +41,9 @@ MAX_REQUEST_ID = 128
 AnyCall = TypeVar("AnyCall", bound=Call)
 
 
-def json_response(body: bytes) -> TrioResponse:
-    """A response with status 200 and ``body``, which is JSON."""
-    return TrioResponse(body, content_type="application/json")
+def json_response(body: bytes, status: int = 200) -> TrioResponse:
+    """A response with ``body``, which is JSON."""
+    return TrioResponse(body, status, content_type="application/json")
 
 
 async def decode(parse: Callable[[bytes, Limits], AnyCall], limits: Limits) -> AnyCall:
