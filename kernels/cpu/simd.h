@@ -296,6 +296,14 @@ INLINE float sum(F a) {
   return v[0];
 }
 
+INLINE int32_t sum(I a) {
+  int32_t v[LANES];
+  store(v, a);
+  int32_t total = 0;
+  for (int i = 0; i < LANES; i++) total += v[i];
+  return total;
+}
+
 INLINE float largest(F a) {
   float v[LANES];
   store(v, a);
