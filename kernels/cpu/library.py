@@ -155,7 +155,7 @@ class NativeDecoder:
             name: as in DecoderSpec.weight_shapes, without its layer.
             layer: -1 for weights of no layer.
             kind: one of KINDS.
-            data: the address of its first byte. That of the embedding must stay until ``close``.
+            data: the address of its first byte.
 
         Raises:
             NativeError: the weight can't be used, or there is no memory.

@@ -236,4 +236,13 @@ void pack_panel(Kind kind, const uint8_t* data, int rows, int width, int panel, 
   }
 }
 
+void unpack_int8_row(const uint8_t* panel, int width, int lane, float* out) {
+  const uint8_t* scales = panel + INT8_GROUP_BYTES * (size_t)groups_of(width);
+  for (int i = 0; i < width; i++) {
+    const int group = i / GROUP, chunk = i % GROUP / CHUNK;
+    const auto value = (int8_t)panel[INT8_GROUP_BYTES * (size_t)group + 64 * chunk + CHUNK * lane + i % CHUNK];
+    out[i] = read_half(scales + INT8_SCALE_BYTES * (size_t)group + 2 * lane) * (float)value;
+  }
+}
+
 }  // namespace trioserve

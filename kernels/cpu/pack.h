@@ -27,4 +27,7 @@ void dequantise(Kind kind, const uint8_t* row, int width, float* out);
 // Write panel number `panel` of a matrix of `rows` rows; what is beyond the last row is zero.
 void pack_panel(Kind kind, const uint8_t* data, int rows, int width, int panel, uint8_t* out);
 
+// One row of an INT8 panel, [width].
+void unpack_int8_row(const uint8_t* panel, int width, int lane, float* out);
+
 }  // namespace trioserve

@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 namespace trioserve {
@@ -69,8 +70,13 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
   }
   if (layer < 0 && (name == "embedding" || name == "head")) {
     if (!row_bytes(kind, e)) throw std::invalid_argument("rows of no such width");
-    if (name == "embedding") embedding_kind_ = kind, embedding_ = data;
     if (name == "head" || spec.tied_head) head = pack(kind, data, spec.vocab_size, e, team);
+    if (name == "embedding" && !(spec.tied_head && kind == Kind::Q8_0)) {
+      embedding_kind_ = kind;
+      embedding_ = Buffer(row_bytes(kind, e) * (size_t)spec.vocab_size);
+      memcpy(embedding_.as<uint8_t>(), data, embedding_.bytes());
+      bytes_ += embedding_.bytes();
+    }
     return;
   }
   const auto* place = std::find_if(std::begin(places), std::end(places), [&](const Place& p) { return name == p.name; });
@@ -85,7 +91,10 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
 
 void Weights::embed(int token, float* out) const {
   const int e = spec.embedding_dim;
-  dequantise(embedding_kind_, embedding_ + row_bytes(embedding_kind_, e) * (size_t)token, e, out);
+  if (embedding_.bytes())
+    dequantise(embedding_kind_, embedding_.as<uint8_t>() + row_bytes(embedding_kind_, e) * (size_t)token, e, out);
+  else
+    unpack_int8_row(head.panel(token / PANEL), e, token % PANEL, out);
 }
 
 }  // namespace trioserve

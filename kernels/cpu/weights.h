@@ -44,8 +44,8 @@ class Weights {
  public:
   explicit Weights(const Spec& spec) : spec(spec), layers((size_t)spec.layers) {}
 
-  // Pack one weight; `layer` is -1 for those of no layer. `data` need not outlive the call, but for the embedding, whose
-  // rows are read from it. Throws std::invalid_argument if the model has no such weight or it has no such kind.
+  // Pack one weight; `layer` is -1 for those of no layer. `data` need not outlive the call. Throws std::invalid_argument
+  // if the model has no such weight or it has no such kind.
   void set(const std::string& name, int layer, Kind kind, const uint8_t* data, Team& team);
 
   // One token's row of the embedding, [embedding_dim].
@@ -61,8 +61,9 @@ class Weights {
  private:
   Matrix pack(Kind kind, const uint8_t* data, int rows, int width, Team& team);
 
+  // As the file has it; empty if the head's panels hold the same values.
   Kind embedding_kind_ = Kind::F32;
-  const uint8_t* embedding_ = nullptr;
+  Buffer embedding_;
   size_t bytes_ = 0;
 };
 

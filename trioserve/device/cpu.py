@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from trioserve_kernels.cpu.library import (
     NativeStep,
     address,
     levels,
+    library_path,
 )
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
@@ -43,26 +43,27 @@ MOST_QUERIES_PER_HEAD: Final = 64
 
 
 def unsupported(model: LoadedModel) -> str | None:
-    """Why the CPU device can't run a model, as the end of a sentence; None if it can."""
+    """Why the CPU device can't run a model, as a sentence without its full stop; None if it can."""
     spec = model.spec
+    if library_path() is None:
+        return "trioserve was installed without a C++ compiler, so it has no native kernels"
     if spec.head_dim % LANES or spec.head_dim > MOST_HEAD_DIM:
-        return f"its heads have {spec.head_dim} dimensions, not a multiple of {LANES} up to {MOST_HEAD_DIM}"
+        return f"the model's heads have {spec.head_dim} dimensions, not a multiple of {LANES} up to {MOST_HEAD_DIM}"
     if spec.heads // spec.kv_heads > MOST_QUERIES_PER_HEAD:
         return f"{spec.heads // spec.kv_heads} heads share a KV head, more than {MOST_QUERIES_PER_HEAD}"
     for name in spec.weight_shapes():
         kind = model.weights.raw(name).kind
         if kind not in KINDS:
-            return f"its weight {name} is of kind {kind}"
+            return f"the model's weight {name} is of kind {kind}"
     return None
 
 
 class CpuDevice:
     """An abc.Device. Made by ``load``."""
 
-    def __init__(self, decoder: NativeDecoder, info: DeviceInfo, release: Callable[[], None]) -> None:
+    def __init__(self, decoder: NativeDecoder, info: DeviceInfo) -> None:
         self._decoder: NativeDecoder | None = decoder
         self._info = info
-        self._release = release
         # interrupt() may come from any thread at any time, also while the decoder is being closed
         self._lock = threading.Lock()
 
@@ -77,7 +78,7 @@ class CpuDevice:
         level: str | None = None,
         progress: Progress = no_progress,
     ) -> CpuDevice:
-        """Pack the weights of ``model``. It keeps the model's files open, and closes them when it is closed. Blocks.
+        """Pack the weights of ``model``, which may be closed afterwards. Blocks.
 
         Args:
             model: what to run; one that is not ``unsupported``.
@@ -123,7 +124,7 @@ class CpuDevice:
             page_count=page_count,
             batch_tokens=BATCH_TOKENS,
         )
-        return cls(decoder, info, model.weights.close)
+        return cls(decoder, info)
 
     def __repr__(self) -> str:
         return f"<CpuDevice {self._info.name}{', closed' if self._decoder is None else ''}>"
@@ -162,7 +163,6 @@ class CpuDevice:
             if self._decoder is not None:
                 self._decoder.close()
                 self._decoder = None
-                self._release()
 
     def _run(self, plan: StepPlan, logits: npt.NDArray[np.float32] | None) -> StepResult:
         assert self._decoder is not None, "the device is closed"
