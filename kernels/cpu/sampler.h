@@ -4,8 +4,9 @@
 // Must not know: other rows, threads, who asks.
 //
 // min_p, top_k and top_p each keep the logits from some value up. min_p's is known in advance, those of top_k and top_p
-// are found by `reach`: the value at which the number or the weights of the logits from it up reach a target. Filters
-// compare logits, so ties are kept or dropped together, exactly; only top_p's sums are rounded.
+// are found by `reach`: the value at which the number or the weights of the logits from it up reach a target. So
+// filters compare logits where the reference compares their weights in float64: the same, unless different logits have
+// the same weight. Ties are kept or dropped together, exactly; only top_p's sums are rounded.
 //
 // Weights are float32. They are added within a block of 128 in float32, by a tree, and from there on in float64. The
 // place of a token in the cumulative distribution is within 1e-6 of the exact one, a log-probability too.
@@ -192,8 +193,7 @@ INLINE void sums_from(const float* values, const float* weights, int size, const
     for (int p = 0; p < PARTS; p++) block[p] = all(0.0f);
     for (int i = start; i < start + BLOCK; i += LANES) {
       const F x = load(values + i), w = weight_at(weights, i);
-      for (int p = 0; p < PARTS; p++)
-        block[p] = add(block[p], select(less(x, all(bounds[p])), all(0.0f), w));
+      for (int p = 0; p < PARTS; p++) block[p] = add(block[p], select(less(x, all(bounds[p])), all(0.0f), w));
     }
     for (int p = 0; p < PARTS; p++) {
       float narrow[LANES];
