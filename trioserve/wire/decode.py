@@ -17,7 +17,7 @@ from trioserve.wire.body import open_body
 from trioserve.wire.calls import ChatCall, CompletionCall
 from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
-from trioserve.wire.options import take_params, take_streaming
+from trioserve.wire.options import check_best_of, take_params, take_streaming
 from trioserve.wire.prompts import build_prompts, split_prompts
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -34,6 +34,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     params = take_params(fields, _take_chat_max_tokens(fields))
+    check_best_of(params, streaming)
     limits.check(params, prompts=1)
     neutral.take_neutral(fields, neutral.CHAT)
     neutral.take_labels(fields, neutral.CHAT_LABELS)
@@ -61,9 +62,7 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     params = take_params(fields, fields.integer("max_tokens", None))
-    best_of = fields.integer("best_of", params.n)
-    if best_of != params.n:
-        raise ParamError(f"best_of other than n is not supported by this server, got {best_of}.", "best_of")
+    check_best_of(params, streaming)
     echo = fields.flag("echo")
     neutral.take_neutral(fields, neutral.COMPLETION)
     neutral.take_labels(fields, neutral.COMPLETION_LABELS)
