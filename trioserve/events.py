@@ -56,7 +56,8 @@ class ChoiceFinished:
     error: str | None = None
     """What went wrong; for the reason "error" only."""
     mean_logprob: float | None = None
-    """Mean log-probability of its completion tokens, by which best_of ranks; None without best_of, or without tokens."""
+    """Mean log-probability of its completion tokens (see StepResult), by which best_of ranks the candidates; None
+    without best_of, and without tokens."""
 
 
 Event = TextDelta | ChoiceFinished

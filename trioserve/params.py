@@ -252,4 +252,6 @@ class Limits:
             )
         wanted = None if params.stop_when is None else params.stop_when.finished or params.stop_when.agree
         if wanted is not None and wanted > prompts * count:
-            raise ParamError(f"stop_when asks for {wanted} choices, but the request has {prompts * count}.", "stop_when")
+            raise ParamError(
+                f"stop_when asks for {wanted} choices, but the request has {prompts * count}.", "stop_when"
+            )

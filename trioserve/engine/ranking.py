@@ -15,7 +15,7 @@ import attrs
 
 from trioserve.events import ChoiceFinished, Event, FinishReason, TextDelta
 
-_LOTS: Final[Mapping[FinishReason, int]] = {"stop": 0, "length": 0, "cancelled": 1, "error": 2}
+_TIERS: Final[Mapping[FinishReason, int]] = {"stop": 0, "length": 0, "cancelled": 1, "error": 2}
 
 
 def standing(ending: ChoiceFinished) -> tuple[int, float, int]:
@@ -25,7 +25,7 @@ def standing(ending: ChoiceFinished) -> tuple[int, float, int]:
     mean log-probability per token is better, and no token at all the worst; of equals, the lower index is better.
     """
     mean = -math.inf if ending.mean_logprob is None else ending.mean_logprob
-    return _LOTS[ending.reason], -mean, ending.index
+    return _TIERS[ending.reason], -mean, ending.index
 
 
 @attrs.define(eq=False)

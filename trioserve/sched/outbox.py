@@ -72,9 +72,7 @@ class Outbox:
         """Everything that waits, as one message; None if nothing does."""
         if not self._pending:
             return None
-        progress = Progress(
-            self._admitted, tuple(self._token_ids), self._finish, self._stop_id, tuple(self._logprobs)
-        )
+        progress = Progress(self._admitted, tuple(self._token_ids), self._finish, self._stop_id, tuple(self._logprobs))
         self._admitted = None
         del self._token_ids[:], self._logprobs[:]
         self._pending = False

@@ -34,8 +34,8 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     params = take_params(fields, _take_chat_max_tokens(fields))
-    check_best_of(params, streaming)
     limits.check(params, prompts=1)
+    check_best_of(params, streaming)
     neutral.take_neutral(fields, neutral.CHAT)
     neutral.take_labels(fields, neutral.CHAT_LABELS)
     messages = fields.array("messages")
@@ -62,7 +62,6 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     params = take_params(fields, fields.integer("max_tokens", None))
-    check_best_of(params, streaming)
     echo = fields.flag("echo")
     neutral.take_neutral(fields, neutral.COMPLETION)
     neutral.take_labels(fields, neutral.COMPLETION_LABELS)
@@ -72,6 +71,7 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
         raise fields.missing("prompt")
     prompts = split_prompts(prompt)
     limits.check(params, len(prompts))
+    check_best_of(params, streaming)
     return CompletionCall(
         model=model,
         params=params,

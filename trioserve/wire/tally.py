@@ -89,7 +89,10 @@ class Tally:
         return {
             **_usage(sum(self._head.prompt_tokens), completion_tokens),
             "prompt_tokens_details": {"cached_tokens": sum(cost.cached_tokens for cost in costs)},
-            "completion_tokens_details": {"reasoning_tokens": sum(cost.reasoning_tokens for cost in costs), **discarded},
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(cost.reasoning_tokens for cost in costs),
+                **discarded,
+            },
         }
 
 
