@@ -54,6 +54,7 @@ Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has
     own_.back()->row = Buffer((size_t)widest * sizeof(float));
     own_.back()->states = Buffer(2 * state_floats * sizeof(float));
     own_.back()->tiles = tiles(FEW_ROWS);
+    own_.back()->scratch = Buffer((size_t)level.sampler_scratch(spec.vocab_size) * sizeof(float));
   }
 }
 
@@ -421,16 +422,31 @@ void Decoder::draw(const Step& step, int member) {
     team_.wait(member);
     const int from = first_draw_[(size_t)first], to = first_draw_[(size_t)(first + count)];
     team_.share(member, to - from, [&](int i) {
-      const int draw = from + i;
       int row = 0;
-      while (first_draw_[(size_t)(first + row + 1)] <= draw) row++;
-      const float* logits = logits_.as<float>() + (size_t)row * logits_stride_;
-      if (step.logits)
-        memcpy(step.logits + (size_t)draw * spec_.vocab_size, logits, (size_t)spec_.vocab_size * sizeof(float));
-      step.drawn[draw] = (int)(std::max_element(logits, logits + spec_.vocab_size) - logits);
+      while (first_draw_[(size_t)(first + row + 1)] <= from + i) row++;
+      draw_row(step, from + i, logits_.as<float>() + (size_t)row * logits_stride_, member);
     });
     team_.wait(member);
   }
+}
+
+void Decoder::draw_row(const Step& step, int row, const float* logits, int member) {
+  SamplerRow how{};
+  how.seed = step.seeds[row];
+  how.counter = step.counters[row];
+  how.temperature = step.temperatures[row];
+  how.top_p = step.top_ps[row];
+  how.min_p = step.min_ps[row];
+  how.top_k = step.top_ks[row];
+  how.wants_log_probability = step.wants_log_probability[row];
+  how.repetition_penalty = 1.0;
+  Drawn drawn;
+  level_.sample(logits, spec_.vocab_size, how, own_[(size_t)member]->scratch.as<float>(), &drawn, nullptr, nullptr);
+  if (drawn.status) no_token_.store(true, std::memory_order_relaxed);
+  step.drawn[row] = drawn.token;
+  step.log_probabilities[row] = how.wants_log_probability ? drawn.log_probability : NAN;
+  if (step.logits)
+    memcpy(step.logits + (size_t)row * spec_.vocab_size, logits, (size_t)spec_.vocab_size * sizeof(float));
 }
 
 }  // namespace trioserve

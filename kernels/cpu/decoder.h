@@ -66,7 +66,7 @@ class Decoder {
     int first, count, shared_chunks, stretches;
   };
   struct Own {  // what each member has for itself
-    Buffer row, states;
+    Buffer row, states, scratch;
     Tiles tiles;
   };
 
@@ -83,6 +83,7 @@ class Decoder {
   void feed_forward(const LayerWeights& weights, int member);
   void add_product(const Matrix& matrix, const Vector& bias, const Tiles& tiles, int member);
   void draw(const Step& step, int member);
+  void draw_row(const Step& step, int row, const float* logits, int member);
 
   template <class Source>
   const Tiles& quantise(int columns, int groups, int member, Source source);

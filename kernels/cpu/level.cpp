@@ -4,6 +4,7 @@
 
 #include "matmul.h"
 #include "rows.h"
+#include "sampler.h"
 // needs rows.h
 #include "attention.h"
 
@@ -15,9 +16,22 @@
 namespace trioserve {
 
 extern const Level JOIN(level_, LEVEL) = {
-    TEXT(LEVEL),        LEVEL::WIDEST_TILE, LEVEL::product, LEVEL::rms_norm,  LEVEL::quantise,
-    LEVEL::gate,        LEVEL::soft_cap,    LEVEL::add_scaled, LEVEL::rotate, LEVEL::store_key,
-    LEVEL::store_value, LEVEL::attend,      LEVEL::fold,    LEVEL::finish,
+    .name = TEXT(LEVEL),
+    .widest_tile = LEVEL::WIDEST_TILE,
+    .product = LEVEL::product,
+    .rms_norm = LEVEL::rms_norm,
+    .quantise = LEVEL::quantise,
+    .gate = LEVEL::gate,
+    .soft_cap = LEVEL::soft_cap,
+    .add_scaled = LEVEL::add_scaled,
+    .rotate = LEVEL::rotate,
+    .store_key = LEVEL::store_key,
+    .store_value = LEVEL::store_value,
+    .attend = LEVEL::attend,
+    .fold = LEVEL::fold,
+    .finish = LEVEL::finish,
+    .sampler_scratch = LEVEL::sampler_scratch,
+    .sample = LEVEL::sample,
 };
 
 }  // namespace trioserve

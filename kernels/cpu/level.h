@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "sampler_row.h"
 #include "shapes.h"
 
 namespace trioserve {
@@ -50,6 +51,9 @@ struct Level {
                  const uint16_t* layer_pages, int kv_head, int stretch, float* states);
   void (*fold)(float* state, const float* next, int head_dim);
   void (*finish)(const float* state, int head_dim, float* out);
+  int64_t (*sampler_scratch)(int32_t vocab);
+  void (*sample)(const float* logits, int32_t vocab, const SamplerRow&, float* scratch, Drawn*,
+                 int32_t* alternative_ids, double* alternative_log_probabilities);
 };
 
 // Those that this library was built with; null where the compiler or the machine has not got it.

@@ -1,4 +1,4 @@
-"""Draws one token from one row of logits.
+"""Draws one token from one row of logits, and says how likely it was.
 
 Owns: what penalties, bias and mask, temperature, min_p, top_k and top_p mean, and in which order.
 Must not know: batches, sequences.
@@ -103,8 +103,16 @@ def changed(
 
 
 def log_probability(logits: Logits, token_id: int) -> float:
-    """The natural logarithm of the token's probability at temperature 1, in float64."""
-    return float(logits[token_id]) - _log_sum(logits)
+    """The natural logarithm of a token's probability: the softmax of ``logits``, whatever a choice is drawn with.
+
+    In float64, and summed in vocabulary order: logit - m - log(sum(exp(logits - m))) with the largest logit m.
+
+    Args:
+        logits: [V] float32, as ``sample`` takes them.
+        token_id: 0 to V - 1. Of one that is excluded (-inf), the result is -inf.
+    """
+    differences = logits.astype(np.float64) - np.float64(logits.max())
+    return float(differences[token_id] - np.log(np.cumsum(np.exp(differences))[-1]))
 
 
 def most_likely(logits: Logits, count: int) -> list[tuple[int, float]]:
@@ -114,11 +122,6 @@ def most_likely(logits: Logits, count: int) -> list[tuple[int, float]]:
     """
     descending = np.argsort(-logits, kind="stable")[:count]
     return [(int(i), log_probability(logits, int(i))) for i in descending if logits[i] > -np.inf]
-
-
-def _log_sum(logits: Logits) -> float:
-    largest = np.float64(logits.max())
-    return float(largest + np.log(np.exp(logits.astype(np.float64) - largest).sum()))
 
 
 def filtered_weights(logits: Logits, *, temperature: float, top_p: float, top_k: int, min_p: float) -> Weights:
