@@ -124,6 +124,8 @@ static void add_values(const float* weights, const float* factors, const uint16_
 #endif
 
 INLINE float exp_of(float x) {
+  // most often the largest score stays the largest
+  if (x == 0.0f) return 1.0f;
   float v[LANES];
   store(v, exp(all(x)));
   return v[0];
