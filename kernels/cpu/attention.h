@@ -9,6 +9,7 @@
 #pragma once
 
 #include "level.h"
+#include "rows.h"
 #include "shapes.h"
 #include "simd.h"
 
