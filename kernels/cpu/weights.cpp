@@ -24,14 +24,31 @@ Matrix Weights::pack(Kind kind, const uint8_t* data, int rows, int width, Team& 
   matrix.groups = groups_of(width);
   matrix.panels = panels_of(rows);
   const size_t size = panel_bytes(matrix.format, matrix.groups);
-  // what is beyond the end is prefetched, never used
-  matrix.memory = Buffer(size * (size_t)matrix.panels);
-  uint8_t* out = matrix.memory.as<uint8_t>();
+  matrix.memory = std::make_shared<Buffer>(size * (size_t)matrix.panels);
+  uint8_t* out = matrix.memory->as<uint8_t>();
+  matrix.first = out;
+  matrix.stride = size;
   team.run([&](int member) {
     team.share(member, matrix.panels, [&](int i) { pack_panel(kind, data, rows, width, i, out + size * (size_t)i); });
   });
-  bytes_ += matrix.memory.bytes();
+  bytes_ += matrix.memory->bytes();
   return matrix;
+}
+
+void Weights::interleave(Matrix& a, Matrix& b, Team& team) {
+  const size_t stride = a.stride + b.stride;
+  const auto memory = std::make_shared<Buffer>(stride * (size_t)a.panels);
+  uint8_t* out = memory->as<uint8_t>();
+  team.run([&](int member) {
+    team.share(member, a.panels, [&](int i) {
+      memcpy(out + stride * (size_t)i, a.panel(i), a.stride);
+      memcpy(out + stride * (size_t)i + a.stride, b.panel(i), b.stride);
+    });
+  });
+  a.first = out;
+  b.first = out + a.stride;
+  a.stride = b.stride = stride;
+  a.memory = b.memory = memory;
 }
 
 void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* data, Team& team) {
@@ -83,10 +100,13 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
   if (place == std::end(places) || layer < 0 || layer >= spec.layers) throw std::invalid_argument("no such weight");
   if (!row_bytes(kind, place->width)) throw std::invalid_argument("rows of no such width");
   LayerWeights& weights = layers[(size_t)layer];
-  if (place->matrix)
+  if (place->matrix) {
     weights.*place->matrix = pack(kind, data, place->rows, place->width, team);
-  else
+    const bool is_half = place->matrix == &LayerWeights::gate || place->matrix == &LayerWeights::up;
+    if (is_half && weights.gate.first && weights.up.first) interleave(weights.gate, weights.up, team);
+  } else {
     weights.*place->vector = read_vector(kind, data, place->width);
+  }
 }
 
 void Weights::embed(int token, float* out) const {

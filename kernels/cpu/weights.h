@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,11 @@ struct Spec {
 struct Matrix {
   Format format = Format::INT8;
   int rows = 0, width = 0, groups = 0, panels = 0;
-  Buffer memory;
+  std::shared_ptr<Buffer> memory;
+  const uint8_t* first = nullptr;  // panel
+  size_t stride = 0;               // from one panel to the next, in bytes
 
-  const uint8_t* panel(int i) const { return memory.as<uint8_t>() + panel_bytes(format, groups) * (size_t)i; }
+  const uint8_t* panel(int i) const { return first + stride * (size_t)i; }
 };
 
 // A vector, padded with zeros to a multiple of GROUP; empty if the model has none.
@@ -59,6 +62,8 @@ class Weights {
   std::vector<LayerWeights> layers;
 
  private:
+  // Lay the panels of two matrices by turns, as they will be read.
+  void interleave(Matrix& a, Matrix& b, Team& team);
   Matrix pack(Kind kind, const uint8_t* data, int rows, int width, Team& team);
 
   // As the file has it; empty if the head's panels hold the same values.
