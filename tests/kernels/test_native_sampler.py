@@ -260,6 +260,14 @@ def test_a_large_vocabulary_of_equal_logits_is_one_tie(native_sampler: NativeSam
             assert drawn.token == math.floor(5000 * uniform(0, position))
 
 
+def test_a_top_k_of_more_than_min_p_left_keeps_all_of_that(native_sampler: NativeSampler) -> None:
+    logits = np.full(5000, -20, np.float32)
+    logits[1000:1200] = 0
+    for position in range(20):
+        drawn = native_sampler.sample(logits, position=position, min_p=0.5, top_k=1000)
+        assert drawn.token == 1000 + math.floor(200 * uniform(0, position))
+
+
 def test_top_p_counts_only_what_min_p_and_top_k_left(native_sampler: NativeSampler) -> None:
     logits = [math.log(p) for p in (0.5, 0.2, 0.16, 0.14)]
     assert kept(native_sampler, logits, top_p=0.69) == {0, 1}
