@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from trioserve.events import FinishReason
 from trioserve.wire.openapi.marks import extension, meaning
@@ -237,5 +237,7 @@ class Document(Struct, kw_only=True):
 
     openapi: str
     info: dict[str, Raw]
+    servers: list[Raw]
+    options: Annotated[dict[str, Raw], extension("The bounds of this server.")] = field(name="x-options")
     paths: dict[str, Raw]
     components: dict[str, Raw]
