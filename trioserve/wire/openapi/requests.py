@@ -105,7 +105,8 @@ class GeneratingRequest(Body, kw_only=True):
         ),
     ] = _DEFAULTS.seed
     stop: Annotated[
-        StopString | StopStrings | None, meaning("Texts that end a choice, one or several; none of them is in its text.")
+        StopString | StopStrings | None,
+        meaning("One or several texts that end a choice; none of them is in its text."),
     ] = None
     ignore_eos: Annotated[bool | None, extension("Go on past the model's end-of-sequence tokens.")] = (
         _DEFAULTS.ignore_eos
