@@ -30,6 +30,7 @@ PROMPTS: dict[str, dict[str, object]] = {
     CHAT: {"messages": [{"role": "user", "content": "hi"}]},
     TEXT: {"prompt": "hi"},
 }
+SERVE_OPTIONS = ServeOptions(max_body_size=100_000)
 USAGE_OF_ALL = {"include_usage": True, "continuous_usage_stats": True}
 
 both = pytest.mark.parametrize("path", [CHAT, TEXT])
@@ -105,9 +106,8 @@ class Server:
 async def serving(script: Script = count_for_ever, **settings: Any) -> AsyncIterator[Server]:
     block, _ = open_fake_engine(script, **settings)
     async with block as engine:
-        options = ServeOptions()
-        app = create_app(engine, options)
-        prepare_app(app, options)
+        app = create_app(engine, SERVE_OPTIONS)
+        prepare_app(app, SERVE_OPTIONS)
         server = Server(engine, app, AsgiClient(app))
         await server.read_document()
         yield server
@@ -221,7 +221,7 @@ async def test_every_refusal_looks_as_documented(path: str) -> None:  # FAN-10, 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nope", 404), ("PUT", CHAT, 405), ("POST", CHAT, 413)])
 async def test_what_http_refuses_looks_as_documented(method: str, path: str, status: int) -> None:
     async with serving() as server:
-        response = await server.client.request(method, path, body=b"x" * 40_000_000 if status == 413 else b"")
+        response = await server.client.request(method, path, body=b"x" * 100_001 if status == 413 else b"")
         content = server.document["components"]["responses"]["HttpError"]["content"]["application/json"]
         Draft202012Validator({**content["schema"], "components": server.components}).validate(json.loads(response.body))
     assert response.status == status
