@@ -1,4 +1,4 @@
-"""Draws one token from one row of logits.
+"""Draws one token from one row of logits, and says how likely it was.
 
 Owns: what temperature, min_p, top_k and top_p mean, and in which order. Must not know: batches, sequences.
 
@@ -59,6 +59,19 @@ def sample(
         return int(logits.argmax())
     weights = filtered_weights(logits, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     return pick(weights, uniform(seed, position))
+
+
+def log_probability(logits: Logits, token_id: int) -> float:
+    """The natural logarithm of a token's probability: the softmax of ``logits``, whatever a choice is drawn with.
+
+    In float64, and summed in vocabulary order: logit - m - log(sum(exp(logits - m))) with the largest logit m.
+
+    Args:
+        logits: [V] float32, as ``sample`` takes them.
+        token_id: 0 to V - 1. Of one that is excluded (-inf), the result is -inf.
+    """
+    differences = logits.astype(np.float64) - np.float64(logits.max())
+    return float(differences[token_id] - np.log(np.cumsum(np.exp(differences))[-1]))
 
 
 def filtered_weights(logits: Logits, *, temperature: float, top_p: float, top_k: int, min_p: float) -> Weights:

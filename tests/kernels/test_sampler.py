@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trioserve_kernels.reference.philox import uniform
-from trioserve_kernels.reference.sampler import filtered_weights, pick, sample
+from trioserve_kernels.reference.sampler import filtered_weights, log_probability, pick, sample
 
 Logits = npt.NDArray[np.float32]
 LARGEST_U = 1 - 2.0**-53
@@ -196,3 +196,27 @@ def test_the_logits_are_left_as_they_were() -> None:
     logits = logits_of([1, 2, 3])
     sample(logits, seed=0, position=0, temperature=0.5, top_p=0.5, top_k=2, min_p=0.1)
     assert logits.tolist() == [1, 2, 3]
+
+
+@given(st.lists(st.floats(-80, 80, width=32), min_size=1, max_size=40), st.data())
+def test_a_log_probability_is_that_of_the_softmax_of_the_raw_logits(values: list[float], data: st.DataObject) -> None:
+    # FAN-32
+    token = data.draw(st.integers(0, len(values) - 1))
+    exact = values[token] - max(values) - math.log(math.fsum(math.exp(x - max(values)) for x in values))
+    assert log_probability(logits_of(values), token) == pytest.approx(exact, rel=1e-12, abs=1e-12)
+
+
+def test_log_probabilities_of_a_large_vocabulary_sum_to_one() -> None:
+    logits = np.random.default_rng(1).normal(size=2000).astype(np.float32) * 5
+    assert math.fsum(math.exp(log_probability(logits, token)) for token in range(2000)) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_log_probability_of_an_excluded_token_is_minus_infinity() -> None:
+    logits = logits_of([0, -np.inf, 0])
+    assert log_probability(logits, 1) == -math.inf
+    assert log_probability(logits, 0) == pytest.approx(-math.log(2))
+
+
+def test_a_token_far_from_the_most_likely_one_has_a_finite_log_probability() -> None:
+    # its probability is 0 in float64
+    assert log_probability(logits_of([0, -2000]), 1) == -2000.0

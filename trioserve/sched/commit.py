@@ -37,6 +37,8 @@ class Delivery:
     """The choice has ended; nothing more is delivered to it."""
     stop_id: int | None = None
     """The drawn token id that ended it; it is also the last of its token ids."""
+    logprobs: tuple[float, ...] = ()
+    """Of its token ids, one for one, if the choice asked for them."""
 
 
 def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]:
@@ -47,13 +49,14 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
     _land(roster, flight)
     news = _admissions(flight)
     deliveries: list[Delivery] = []
-    for choice, token_id in zip(flight.draws, result.token_ids, strict=True):
+    for row, (choice, token_id) in enumerate(zip(flight.draws, result.token_ids, strict=True)):
         # by identity: the uid may be another choice's by now
         if not choice.ended:
             finish = _draw(roster, choice, token_id)
             stop_id = token_id if finish == "stop" else None
             admitted = news.pop(choice, None)
-            deliveries.append(Delivery(choice.spec.uid, admitted, (token_id,), finish, stop_id))
+            logprobs = (result.logprobs[row],) if choice.spec.logprobs else ()
+            deliveries.append(Delivery(choice.spec.uid, admitted, (token_id,), finish, stop_id, logprobs))
     deliveries += [Delivery(choice.spec.uid, admitted) for choice, admitted in news.items()]
     return deliveries
 
