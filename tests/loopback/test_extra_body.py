@@ -113,11 +113,28 @@ def max_model_len(asked: Asked) -> None:
     assert asked.client.models.retrieve(FAKE_MODEL).max_model_len == 4096  # type: ignore[attr-defined]
 
 
+def best_of(asked: Asked) -> None:  # FAN-32
+    answer = asked.answer(n=2, best_of=3)
+    assert len(answer.choices) == 2
+    assert answer.usage.completion_tokens == 4 + 6 + 5
+
+
+def mean_logprob(asked: Asked) -> None:  # FAN-32
+    best, second = asked.answer(n=2, best_of=3).choices
+    assert 0 >= best.mean_logprob >= second.mean_logprob
+
+
+def discarded_tokens(asked: Asked) -> None:  # FAN-32
+    answer = asked.answer(n=2, best_of=3)
+    kept = sum(choice.usage["completion_tokens"] for choice in answer.choices)
+    assert kept + answer.usage.completion_tokens_details.discarded_tokens == answer.usage.completion_tokens
+
+
 EXTENSIONS: dict[str, Check] = {
     check.__name__: check
     for check in (
         *(top_k, min_p, ignore_eos, choice_params, stop_when, choice_errors, continuous_usage_stats),
-        *(seed, usage, error, max_model_len),
+        *(seed, usage, error, max_model_len, best_of, mean_logprob, discarded_tokens),
     )
 }
 """What shows that each extension works; a new one must be added."""

@@ -188,6 +188,7 @@ async def test_every_answer_looks_as_documented_and_no_field_is_documented_for_n
         for fields in (
             {"n": 1},
             {"n": 3, "choice_errors": "isolate"},
+            {"n": 1, "best_of": 2, "choice_errors": "isolate"},
             {"n": 1, "stream": True},
             {"n": 3, "stream": True, "choice_errors": "isolate", "stream_options": {"include_usage": True}},
             {"n": 1, "stream": True, "stream_options": USAGE_OF_ALL},

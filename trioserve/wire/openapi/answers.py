@@ -42,7 +42,7 @@ class Error(Struct, kw_only=True):
 
 
 class ChoiceUsage(Struct, kw_only=True):
-    """The tokens of one choice; the sums over all choices are those of the request."""
+    """The tokens of one choice; the sums over all choices, and discarded_tokens, are those of the request."""
 
     completion_tokens: int
     reasoning_tokens: int
@@ -70,22 +70,38 @@ class CompletionDetails(Struct, kw_only=True):
     reasoning_tokens: int
 
 
-class Usage(Struct, kw_only=True):
-    """The tokens of a request: each prompt counted once, whatever n is."""
+class CandidateDetails(CompletionDetails, kw_only=True):
+    """The tokens of the choices, and of all candidates if there were more, further divided."""
+
+    discarded_tokens: Annotated[
+        int | UnsetType, extension("Those of the candidates of best_of that are no choices.", 32)
+    ] = UNSET
+
+
+class TokenCounts(Struct, kw_only=True):
+    """What every usage has."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: Annotated[
-        PromptDetails | UnsetType, meaning("Not in the usage so far of a single choice.")
-    ] = UNSET
-    completion_tokens_details: Annotated[
-        CompletionDetails | UnsetType, meaning("Not in the usage so far of a single choice.")
-    ] = UNSET
+
+
+class Usage(TokenCounts, kw_only=True):
+    """The tokens of a request: each prompt counted once, whatever n is."""
+
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CandidateDetails
+
+
+class StreamUsage(TokenCounts, kw_only=True):
+    """The tokens of a streamed request, or those so far of one choice, which has no details."""
+
+    prompt_tokens_details: PromptDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 ChunkUsage = Annotated[
-    Usage | UnsetType | None,
+    StreamUsage | UnsetType | None,
     meaning(
         "Only with include_usage. That of the request, in the event before [DONE], which has no choices; before that "
         "null, or with continuous_usage_stats that of the choice so far."
@@ -110,6 +126,14 @@ class Ended(Struct, kw_only=True):
     seed: ChoiceSeed
     usage: ChoiceUsageField
     error: ChoiceError | UnsetType = UNSET
+    mean_logprob: Annotated[
+        float | UnsetType | None,
+        extension(
+            "Mean logarithm of the probabilities of its tokens, before temperature and filters; only with best_of "
+            "above n, and null without tokens.",
+            32,
+        ),
+    ] = UNSET
 
 
 class Passing(Struct, kw_only=True):

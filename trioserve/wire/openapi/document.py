@@ -276,6 +276,8 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         _add_unserved(_properties(schemas[name]), table, labels)
     for name in ("ChatRequest", "CompletionRequest"):
         _set_bounds(_properties(schemas[name]), served)
+    # only a chat of OpenAI's knows no best_of
+    _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
     for name in ("finished", "agree"):
         _given(_properties(schemas["StopWhen"])[name])["maximum"] = served.limits.max_choices
     return schemas
@@ -303,10 +305,9 @@ def _add_unserved(properties: dict[str, Schema], table: neutral.Neutral, labels:
 def _set_bounds(properties: dict[str, Schema], served: Served) -> None:
     limits = served.limits
     properties["model"]["enum"] = list(served.models)
-    _given(properties["n"])["maximum"] = limits.max_n
+    for name in ("n", "best_of"):
+        _given(properties[name])["maximum"] = limits.max_n
     _given(properties["choice_params"])["maxItems"] = limits.max_n
-    if "best_of" in properties:
-        _given(properties["best_of"])["maximum"] = limits.max_n
     if "prompt" in properties:
         alternatives = cast("list[Schema]", properties["prompt"]["anyOf"])
         properties["prompt"] = {

@@ -83,6 +83,14 @@ class GeneratingRequest(Body, kw_only=True):
 
     model: Annotated[str, meaning("The id of the served model, as /v1/models tells it.")]
     n: Annotated[Count | None, meaning("Choices per prompt.")] = _DEFAULTS.n
+    best_of: Annotated[
+        Count | None,
+        meaning(
+            "Candidates per prompt, n at least and by default. Of more than n, the n whose tokens are likeliest in the "
+            "mean are the choices, the best first; all are counted in the usage, and they can't be streamed.",
+            32,
+        ),
+    ] = _DEFAULTS.best_of
     temperature: Annotated[
         Temperature | None,
         meaning(
@@ -116,7 +124,8 @@ class GeneratingRequest(Body, kw_only=True):
     choice_params: Annotated[
         list[ChoiceParams] | None,
         extension(
-            "One object for each of the n choices: how choice j of every prompt differs from the request. With it, "
+            "One object for each of the n choices, or best_of candidates: how choice j of every prompt differs from "
+            "the request. With it, "
             "n above 1 and a temperature of 0 go together.",
             33,
         ),
@@ -248,14 +257,6 @@ class CompletionRequest(GeneratingRequest, kw_only=True):
         ),
     ] = None
     echo: Annotated[bool | None, meaning("The text of a choice begins with its prompt.")] = False
-    best_of: Annotated[
-        Count | None,
-        meaning(
-            "Candidates per prompt, of which the n with the best mean log-probability per token are given; n by "
-            "default, and not less. All are counted in the usage. Above n it can't be streamed.",
-            32,
-        ),
-    ] = None
 
 
 TOKEN_IDS: Final[dict[str, object]] = {
