@@ -5,11 +5,13 @@ from __future__ import annotations
 import trioserve
 
 PUBLIC = {
+    "AbortCause",
     "Answer",
     "ChoiceAnswer",
     "ChoiceFailedError",
     "ChoiceFinished",
     "ChoiceParams",
+    "ChoiceReport",
     "ChoiceUsage",
     "ContextLengthError",
     "DeviceError",
@@ -26,8 +28,10 @@ PUBLIC = {
     "Limits",
     "ModelError",
     "ModelInfo",
+    "Observer",
     "ParamError",
     "QueueFullError",
+    "RequestReport",
     "SamplingParams",
     "StopWhen",
     "TextDelta",

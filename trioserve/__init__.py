@@ -8,6 +8,7 @@ async with trioserve.open_engine("smollm2") as engine:
 
 from trioserve.engine.engine import Answer, ChoiceAnswer, Engine, EngineStatistics, ModelInfo
 from trioserve.engine.generation import Generation
+from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
 from trioserve.engine.open import open_engine
 from trioserve.engine.options import EngineOptions
 from trioserve.errors import (
@@ -28,11 +29,13 @@ from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
 from trioserve.version import __version__
 
 __all__ = [
+    "AbortCause",
     "Answer",
     "ChoiceAnswer",
     "ChoiceFailedError",
     "ChoiceFinished",
     "ChoiceParams",
+    "ChoiceReport",
     "ChoiceUsage",
     "ContextLengthError",
     "DeviceError",
@@ -49,8 +52,10 @@ __all__ = [
     "Limits",
     "ModelError",
     "ModelInfo",
+    "Observer",
     "ParamError",
     "QueueFullError",
+    "RequestReport",
     "SamplingParams",
     "StopWhen",
     "TextDelta",

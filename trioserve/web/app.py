@@ -32,6 +32,7 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
         ("/health", "GET", routes.health),
         ("/version", "GET", routes.version),
         ("/metrics", "GET", routes.scrape),
+        ("/openapi.json", "GET", routes.openapi),
         ("/v1/engine", "GET", routes.snapshot),
         ("/v1/models", "GET", routes.models),
         ("/v1/models/<path:name>", "GET", routes.model),

@@ -18,6 +18,7 @@ from quart_trio.wrappers import TrioResponse
 from trioserve.engine.engine import Engine
 from trioserve.engine.generation import Generation
 from trioserve.engine.prompts import Prompt
+from trioserve.engine.snapshot import EngineSnapshot
 from trioserve.errors import EngineStoppingError, RequestNotFoundError
 from trioserve.params import Limits
 from trioserve.version import __version__
@@ -30,7 +31,9 @@ from trioserve.wire.answer import AnswerBuilder
 from trioserve.wire.calls import Call
 from trioserve.wire.chunks import ChunkBuilder
 from trioserve.wire.decode import DEFAULT_COMPLETION_TOKENS, check_model, parse_chat, parse_completion
+from trioserve.wire.line import json_line
 from trioserve.wire.models import HEALTH, ModelCard, cancelled_body, engine_body, model_body, models_body, version_body
+from trioserve.wire.openapi.document import Served, build_document
 from trioserve.wire.tally import Head, Kind
 
 # Decoding this much takes about a millisecond; more is done in a thread, so that the event loop stays free.
@@ -98,6 +101,8 @@ class Routes:
         self._engine = engine
         self._options = options
         self._metrics = metrics
+        # made when somebody asks for it
+        self._document: bytes | None = None
         self._card = ModelCard(id=engine.model.id, created=int(time.time()), max_model_len=engine.info.context_length)
 
     async def health(self) -> TrioResponse:
@@ -109,6 +114,18 @@ class Routes:
     async def scrape(self) -> TrioResponse:
         body, content_type = self._metrics.exposition(request.headers.get("accept", ""))
         return TrioResponse(body, content_type=content_type)
+
+    async def openapi(self) -> TrioResponse:
+        if self._document is None:
+            served = Served(
+                version=__version__,
+                models=(self._card.id,),
+                limits=self._engine.options.limits,
+                slow_reader_timeout_s=self._options.send_stall_timeout,
+                engine=EngineSnapshot,
+            )
+            self._document = json_line(build_document(served))
+        return json_response(self._document)
 
     async def snapshot(self) -> TrioResponse:
         return json_response(engine_body(self._engine.snapshot()))

@@ -48,6 +48,7 @@ async def serve(
             status=access.status,
             bytes=access.sent_bytes,
             seconds=round(access.seconds, 3),
+            client=access.client_address,
         )
 
     async def drain_when_told() -> None:
