@@ -5,10 +5,12 @@ Owns: Delivery, and applying a result. Must not know: how the step was chosen.
 
 from __future__ import annotations
 
+from array import array
+
 import attrs
 
 from trioserve.events import FinishReason
-from trioserve.sched.flight import Flight
+from trioserve.sched.flight import Draft, Flight
 from trioserve.sched.group import Uid
 from trioserve.sched.roster import Roster
 from trioserve.sched.sequence import Choice
@@ -37,6 +39,10 @@ class Delivery:
     """The choice has ended; nothing more is delivered to it."""
     stop_id: int | None = None
     """The drawn token id that ended it; it is also the last of its token ids."""
+    accepted: int = 0
+    """Draft tokens that were right, which is why there is more than one token."""
+    rejected: int = 0
+    """Draft tokens that were wrong, or came after the end. They are in no other count."""
 
 
 def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]:
@@ -47,13 +53,17 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
     _land(roster, flight)
     news = _admissions(flight)
     deliveries: list[Delivery] = []
-    for choice, token_id in zip(flight.draws, result.token_ids, strict=True):
+    end = 0
+    for choice, draft in flight.draws:
+        row, end = end, end + 1 + len(draft)
         # by identity: the uid may be another choice's by now
         if not choice.ended:
-            finish = _draw(roster, choice, token_id)
-            stop_id = token_id if finish == "stop" else None
+            kept, finish = _draw(roster, choice, result.token_ids[row:end], draft)
+            token_ids = tuple(result.token_ids[row : row + kept])
+            stop_id = token_ids[-1] if finish == "stop" else None
             admitted = news.pop(choice, None)
-            deliveries.append(Delivery(choice.spec.uid, admitted, (token_id,), finish, stop_id))
+            rejected = len(draft) + 1 - kept
+            deliveries.append(Delivery(choice.spec.uid, admitted, token_ids, finish, stop_id, kept - 1, rejected))
     deliveries += [Delivery(choice.spec.uid, admitted) for choice, admitted in news.items()]
     return deliveries
 
@@ -64,6 +74,9 @@ def _land(roster: Roster, flight: Flight) -> None:
     totals.steps += 1
     for sequence, count in flight.spans:
         sequence.in_flight = False
+        totals.drafts += sequence.drafted > 0
+        totals.draft_tokens += sequence.drafted
+        sequence.drafted = 0
         sequence.computed += count
         new = sequence.reach()
         totals.tokens_recomputed += count - new
@@ -90,19 +103,36 @@ def _admissions(flight: Flight) -> dict[Choice, Admitted]:
     return news
 
 
-def _draw(roster: Roster, choice: Choice, token_id: int) -> FinishReason | None:
-    """Give a choice its next token; the reason if that ends it."""
-    roster.totals.tokens_generated += 1
+def _draw(roster: Roster, choice: Choice, drawn: array[int], draft: Draft) -> tuple[int, FinishReason | None]:
+    """Give a choice what was drawn after its last token, and after each token of its draft.
+
+    A token counts if all before it are those of the choice: the first one always, and the next as long as the draft
+    was what was drawn. Returns how many count, and the reason if the last of them ends it.
+    """
     sequence = choice.sequence
-    finish: FinishReason | None = None
-    if token_id in choice.spec.stop_ids:
-        finish = "stop"
-    elif sequence.length + 1 >= choice.end:
-        finish = "length"
-    if finish is not None:
-        roster.end(choice)
-    elif sequence.is_prompt:
-        roster.branch(choice, token_id)
-    else:
+    for place, token_id in enumerate(drawn):
+        roster.totals.tokens_generated += 1
+        finish = _finish(choice, token_id)
+        if finish is not None:
+            roster.end(choice)
+            return place + 1, finish
+        if sequence.is_prompt:
+            roster.branch(choice, token_id)
+            break
         sequence.generated.append(token_id)
-    return finish
+        if place == len(draft) or token_id != draft[place]:
+            break
+        # its keys and values are in the pages, as the step has computed them for the draft
+        sequence.computed += 1
+        sequence.reach()
+        roster.totals.draft_tokens_accepted += 1
+    if draft:
+        roster.memory.trim(sequence)
+    return place + 1, None
+
+
+def _finish(choice: Choice, token_id: int) -> FinishReason | None:
+    """Why a token ends its choice, if it does."""
+    if token_id in choice.spec.stop_ids:
+        return "stop"
+    return "length" if choice.sequence.length + 1 >= choice.end else None

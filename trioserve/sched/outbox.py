@@ -25,6 +25,10 @@ class Progress:
     """In the last message, and only there."""
     stop_id: int | None = None
     """The token id that ended the choice; it is also the last of its token ids."""
+    accepted: int = 0
+    """Draft tokens that were right."""
+    rejected: int = 0
+    """Draft tokens that were wrong."""
 
 
 @attrs.define(eq=False)
@@ -37,6 +41,8 @@ class Outbox:
     _token_ids: array[int] = attrs.field(factory=lambda: array("i"), init=False, repr=False)
     _finish: FinishReason | None = attrs.field(default=None, init=False)
     _stop_id: int | None = attrs.field(default=None, init=False)
+    _accepted: int = attrs.field(default=0, init=False)
+    _rejected: int = attrs.field(default=0, init=False)
     _pending: bool = attrs.field(default=False, init=False)
 
     @property
@@ -62,14 +68,19 @@ class Outbox:
         self._token_ids.extend(delivery.token_ids)
         self._finish = delivery.finish
         self._stop_id = delivery.stop_id
+        self._accepted += delivery.accepted
+        self._rejected += delivery.rejected
         self._pending = True
 
     def take(self) -> Progress | None:
         """Everything that waits, as one message; None if nothing does."""
         if not self._pending:
             return None
-        progress = Progress(self._admitted, tuple(self._token_ids), self._finish, self._stop_id)
+        progress = Progress(
+            self._admitted, tuple(self._token_ids), self._finish, self._stop_id, self._accepted, self._rejected
+        )
         self._admitted = None
+        self._accepted = self._rejected = 0
         del self._token_ids[:]
         self._pending = False
         return progress
