@@ -27,7 +27,7 @@ class Flight:
     spans: list[tuple[Sequence, int]] = attrs.field(factory=list)
     """For each span of the plan: its sequence and number of tokens, without drafts."""
     draws: list[tuple[Choice, Draft]] = attrs.field(factory=list)
-    """Each choice that draws, and its draft. In this order they have the rows of the plan: one more than draft tokens."""
+    """Each choice that draws, and its draft. In this order they have the plan's rows: one more than draft tokens."""
     sources: list[Sequence] = attrs.field(factory=list)
     """Pinned prompts that are forked in this step."""
     admitted: list[Sequence] = attrs.field(factory=list)
