@@ -30,7 +30,7 @@ class DeviceInfo:
     batch_tokens: int = 256
     """Tokens in one step that it computes in a few tenths of a second: what a step should hold at most."""
     free_rows: int = 0
-    """Decodes in one step that cost hardly more than a single one: so many that some may be spent on drafts. 0: none."""
+    """Decodes in one step that cost hardly more than a single one, so that some can be spent on drafts. 0: none do."""
 
 
 @runtime_checkable

@@ -24,6 +24,10 @@ class ChoiceUsage:
     shared_tokens: int = 0
     """Prompt tokens taken over from choice 0 of the same prompt: the prompt length for siblings, 0 for choice 0."""
     reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    """Completion tokens that came without a step of their own, since a draft had them right."""
+    rejected_prediction_tokens: int = 0
+    """Draft tokens that are not in the completion. They are in no other count."""
 
 
 @attrs.frozen

@@ -130,7 +130,6 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
         ("top_logprobs", [-1, 2, 1000, False]),
         ("audio", [{}]),
         ("modalities", [["audio"], ["text", "audio"], "text"]),
-        ("prediction", [{"type": "content", "content": "x"}]),
         ("web_search_options", [{}]),
         ("reasoning_effort", ["low"]),
         ("verbosity", ["high"]),
