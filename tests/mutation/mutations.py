@@ -54,8 +54,8 @@ MUTATIONS = (
         "FAN-8",
         "a prompt is computed once for all choices",
         "trioserve/sched/flight.py",
-        "            for choice in sequence.choices:\n                self._add_row",
-        "            for choice in sequence.choices[:1]:\n                self._add_row",
+        "            for choice in sequence.choices:\n                self.draws",
+        "            for choice in sequence.choices[:1]:\n                self.draws",
         SCHED,
     ),
     Mutation(
