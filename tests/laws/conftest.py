@@ -167,8 +167,6 @@ class Told:
     finish: FinishReason | None = None
     cached_tokens: int = 0
     has_left: bool = False
-    ended_in_draft: bool = False
-    """With its last tokens it got some that were drafted, and there was more of the draft."""
 
 
 class Server:
@@ -261,7 +259,6 @@ class Server:
             assert told.finish is None
             told.tokens += delivery.token_ids
             told.finish = delivery.finish
-            told.ended_in_draft = delivery.finish is not None and delivery.accepted > 0 and delivery.rejected > 0
             if delivery.admitted is not None:
                 told.cached_tokens = delivery.admitted.cached_tokens
         self.state.check()

@@ -321,9 +321,12 @@ class Simulation:
         # first tokens are drawn all at once
         assert not (delivery.token_ids and told.tokens and delivery.uid in self.resting)
         told.tokens += delivery.token_ids
-        assert delivery.accepted == max(0, len(delivery.token_ids) - 1)
-        told.accepted += delivery.accepted
-        told.rejected += delivery.rejected
+        if delivery.drafted is not None:
+            assert delivery.drafted.accepted == len(delivery.token_ids) - 1
+            told.accepted += delivery.drafted.accepted
+            told.rejected += delivery.drafted.rejected
+        else:
+            assert len(delivery.token_ids) <= 1
         told.finish = delivery.finish
         assert delivery.stop_id == (told.tokens[-1] if delivery.finish == "stop" else None)
         tokens, reason = alone(told.prompt, told.spec, self.capacity)

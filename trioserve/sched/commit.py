@@ -28,6 +28,19 @@ class Admitted:
 
 
 @attrs.frozen
+class Drafted:
+    """What came of the drafts of a choice."""
+
+    accepted: int
+    """Draft tokens that were right, each of which is one token more for the same step."""
+    rejected: int
+    """Draft tokens that were wrong, or came after the end. They are in no other count."""
+
+    def __add__(self, more: Drafted) -> Drafted:
+        return Drafted(self.accepted + more.accepted, self.rejected + more.rejected)
+
+
+@attrs.frozen
 class Delivery:
     """What one step means for one choice."""
 
@@ -39,10 +52,8 @@ class Delivery:
     """The choice has ended; nothing more is delivered to it."""
     stop_id: int | None = None
     """The drawn token id that ended it; it is also the last of its token ids."""
-    accepted: int = 0
-    """Draft tokens that were right, which is why there is more than one token."""
-    rejected: int = 0
-    """Draft tokens that were wrong, or came after the end. They are in no other count."""
+    drafted: Drafted | None = None
+    """If there was a draft."""
 
 
 def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]:
@@ -54,16 +65,22 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
     news = _admissions(flight)
     deliveries: list[Delivery] = []
     end = 0
-    for choice, draft in flight.draws:
-        row, end = end, end + 1 + len(draft)
+    for choice in flight.draws:
+        draft = flight.drafts.get(choice) if flight.drafts else None
+        row, end = end, end + 1 if draft is None else end + 1 + len(draft)
         # by identity: the uid may be another choice's by now
-        if not choice.ended:
-            kept, finish = _draw(roster, choice, result.token_ids[row:end], draft)
-            token_ids = tuple(result.token_ids[row : row + kept])
-            stop_id = token_ids[-1] if finish == "stop" else None
-            admitted = news.pop(choice, None)
-            rejected = len(draft) + 1 - kept
-            deliveries.append(Delivery(choice.spec.uid, admitted, token_ids, finish, stop_id, kept - 1, rejected))
+        if choice.ended:
+            continue
+        token_ids: tuple[int, ...]
+        if draft is None:
+            token_ids, drafted = (result.token_ids[row],), None
+            finish = _draw(roster, choice, token_ids[0])
+        else:
+            token_ids, finish = _verify(roster, choice, draft, result.token_ids[row:end])
+            drafted = Drafted(len(token_ids) - 1, end - row - len(token_ids))
+        stop_id = token_ids[-1] if finish == "stop" else None
+        admitted = news.pop(choice, None)
+        deliveries.append(Delivery(choice.spec.uid, admitted, token_ids, finish, stop_id, drafted))
     deliveries += [Delivery(choice.spec.uid, admitted) for choice, admitted in news.items()]
     return deliveries
 
@@ -74,9 +91,10 @@ def _land(roster: Roster, flight: Flight) -> None:
     totals.steps += 1
     for sequence, count in flight.spans:
         sequence.in_flight = False
-        totals.drafts += sequence.drafted > 0
-        totals.draft_tokens += sequence.drafted
-        sequence.drafted = 0
+        if sequence.drafted:
+            totals.drafts += 1
+            totals.draft_tokens += sequence.drafted
+            sequence.drafted = 0
         sequence.computed += count
         new = sequence.reach()
         totals.tokens_recomputed += count - new
@@ -103,36 +121,42 @@ def _admissions(flight: Flight) -> dict[Choice, Admitted]:
     return news
 
 
-def _draw(roster: Roster, choice: Choice, drawn: array[int], draft: Draft) -> tuple[int, FinishReason | None]:
-    """Give a choice what was drawn after its last token, and after each token of its draft.
+def _draw(roster: Roster, choice: Choice, token_id: int) -> FinishReason | None:
+    """Give a choice its next token; the reason if that ends it."""
+    roster.totals.tokens_generated += 1
+    sequence = choice.sequence
+    finish: FinishReason | None = None
+    if token_id in choice.spec.stop_ids:
+        finish = "stop"
+    elif sequence.length + 1 >= choice.end:
+        finish = "length"
+    if finish is not None:
+        roster.end(choice)
+    elif sequence.is_prompt:
+        roster.branch(choice, token_id)
+    else:
+        sequence.generated.append(token_id)
+    return finish
 
-    A token counts if all before it are those of the choice: the first one always, and the next as long as the draft
-    was what was drawn. Returns how many count, and the reason if the last of them ends it.
+
+def _verify(
+    roster: Roster, choice: Choice, draft: Draft, drawn: array[int]
+) -> tuple[tuple[int, ...], FinishReason | None]:
+    """Give a choice what was drawn after its last token and after each token of its draft, as far as it counts.
+
+    A token counts if all tokens before it are those of the choice: the first one always, and the next as long as what
+    was drawn is what was guessed. Returns those, and the reason if the last of them ends the choice.
     """
     sequence = choice.sequence
-    for place, token_id in enumerate(drawn):
-        roster.totals.tokens_generated += 1
-        finish = _finish(choice, token_id)
-        if finish is not None:
-            roster.end(choice)
-            return place + 1, finish
-        if sequence.is_prompt:
-            roster.branch(choice, token_id)
-            break
-        sequence.generated.append(token_id)
-        if place == len(draft) or token_id != draft[place]:
-            break
-        # its keys and values are in the pages, as the step has computed them for the draft
+    kept = 1
+    finish = _draw(roster, choice, drawn[0])
+    while finish is None and kept <= len(draft) and drawn[kept - 1] == draft[kept - 1]:
+        # its keys and values are in the pages: the step has computed them for the draft
         sequence.computed += 1
-        sequence.reach()
         roster.totals.draft_tokens_accepted += 1
-    if draft:
+        finish = _draw(roster, choice, drawn[kept])
+        kept += 1
+    sequence.reach()
+    if finish is None:
         roster.memory.trim(sequence)
-    return place + 1, None
-
-
-def _finish(choice: Choice, token_id: int) -> FinishReason | None:
-    """Why a token ends its choice, if it does."""
-    if token_id in choice.spec.stop_ids:
-        return "stop"
-    return "length" if choice.sequence.length + 1 >= choice.end else None
+    return tuple(drawn[:kept]), finish

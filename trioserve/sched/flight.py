@@ -26,8 +26,10 @@ class Flight:
     """Tokens that may still be added."""
     spans: list[tuple[Sequence, int]] = attrs.field(factory=list)
     """For each span of the plan: its sequence and number of tokens, without drafts."""
-    draws: list[tuple[Choice, Draft]] = attrs.field(factory=list)
-    """Each choice that draws, and its draft. In this order they have the plan's rows: one more than draft tokens."""
+    draws: list[Choice] = attrs.field(factory=list)
+    """The choices that draw. In this order they have the rows of the plan: one each, and one for each drafted token."""
+    drafts: dict[Choice, Draft] = attrs.field(factory=dict)
+    """Those of them that have a draft."""
     sources: list[Sequence] = attrs.field(factory=list)
     """Pinned prompts that are forked in this step."""
     admitted: list[Sequence] = attrs.field(factory=list)
@@ -45,12 +47,12 @@ class Flight:
         With a draft, for a decode only: compute that too, and draw after each of its tokens as well.
         """
         count = min(sequence.behind, self.budget)
-        self.budget -= count + len(draft)
+        self.budget -= count
         sequence.in_flight = True
-        sequence.drafted = len(draft)
         self.spans.append((sequence, count))
         start, end = sequence.computed, sequence.computed + count
         arrays = self._span_arrays
+        last = len(arrays.tokens) + count - 1
         if start + 1 == sequence.length and sequence.generated:
             # a decode, which has all its pages and computes the last token drawn: spared the copies of a chunk
             arrays.tokens.append(sequence.generated[-1])
@@ -59,6 +61,8 @@ class Flight:
             if draft:
                 arrays.tokens.extend(draft)
                 arrays.positions.extend(range(end, end + len(draft)))
+                self.budget -= len(draft)
+                sequence.drafted = len(draft)
         else:
             arrays.tokens.extend(sequence.tokens[start:end])
             arrays.positions.extend(range(start, end))
@@ -68,9 +72,12 @@ class Flight:
         if end == sequence.length:
             # a prompt draws the first token of each choice from the same logits (FAN-11)
             for choice in sequence.choices:
-                self.draws.append((choice, draft))
-                for ahead in range(1 + len(draft)):
-                    self._add_row(choice, len(arrays.tokens) - 1 - len(draft) + ahead, end + ahead)
+                self.draws.append(choice)
+                self._add_row(choice, last, end)
+                if draft:
+                    self.drafts[choice] = draft
+                    for ahead in range(1, 1 + len(draft)):
+                        self._add_row(choice, last + ahead, end + ahead)
 
     def hold(self, prompt: Sequence) -> None:
         """A pinned prompt is read by a copy of this step, so its pages must not be given away before it is over."""

@@ -22,7 +22,7 @@ LONGEST = 3
 SHORTEST = 2
 """Tokens that have to be the same at least. What follows a single token is mostly chance."""
 STRIDE = 4096
-"""Tokens indexed at once, in about a millisecond; a longer prompt is done in several steps."""
+"""Tokens indexed at once, in a millisecond or two; a longer prompt is done in several steps."""
 
 
 class NgramIndex:

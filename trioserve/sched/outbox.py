@@ -11,7 +11,7 @@ import attrs
 
 from trioserve.errors import InvariantError
 from trioserve.events import FinishReason
-from trioserve.sched.commit import Admitted, Delivery
+from trioserve.sched.commit import Admitted, Delivery, Drafted
 
 
 @attrs.frozen
@@ -25,10 +25,8 @@ class Progress:
     """In the last message, and only there."""
     stop_id: int | None = None
     """The token id that ended the choice; it is also the last of its token ids."""
-    accepted: int = 0
-    """Draft tokens that were right."""
-    rejected: int = 0
-    """Draft tokens that were wrong."""
+    drafted: Drafted | None = None
+    """If there were drafts."""
 
 
 @attrs.define(eq=False)
@@ -41,8 +39,7 @@ class Outbox:
     _token_ids: array[int] = attrs.field(factory=lambda: array("i"), init=False, repr=False)
     _finish: FinishReason | None = attrs.field(default=None, init=False)
     _stop_id: int | None = attrs.field(default=None, init=False)
-    _accepted: int = attrs.field(default=0, init=False)
-    _rejected: int = attrs.field(default=0, init=False)
+    _drafted: Drafted | None = attrs.field(default=None, init=False)
     _pending: bool = attrs.field(default=False, init=False)
 
     @property
@@ -68,19 +65,16 @@ class Outbox:
         self._token_ids.extend(delivery.token_ids)
         self._finish = delivery.finish
         self._stop_id = delivery.stop_id
-        self._accepted += delivery.accepted
-        self._rejected += delivery.rejected
+        if delivery.drafted is not None:
+            self._drafted = delivery.drafted if self._drafted is None else self._drafted + delivery.drafted
         self._pending = True
 
     def take(self) -> Progress | None:
         """Everything that waits, as one message; None if nothing does."""
         if not self._pending:
             return None
-        progress = Progress(
-            self._admitted, tuple(self._token_ids), self._finish, self._stop_id, self._accepted, self._rejected
-        )
-        self._admitted = None
-        self._accepted = self._rejected = 0
+        progress = Progress(self._admitted, tuple(self._token_ids), self._finish, self._stop_id, self._drafted)
+        self._admitted = self._drafted = None
         del self._token_ids[:]
         self._pending = False
         return progress

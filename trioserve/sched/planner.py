@@ -63,11 +63,12 @@ class Planner:
         decodes = self._grow_decodes()
         spare = self._lookup_rows - len(decodes)
         for place, sequence in enumerate(decodes):
-            draft: Draft = ()
-            if spare > 0:
-                # an even share, of which the next ones get what it leaves
-                draft = self._draft(sequence, -(-spare // (len(decodes) - place)))
-                spare -= len(draft)
+            if spare <= 0:
+                flight.add(sequence)
+                continue
+            # an even share, of which the next ones get what it leaves
+            draft = self._draft(sequence, -(-spare // (len(decodes) - place)))
+            spare -= len(draft)
             flight.add(sequence, draft)
 
     def _grow_decodes(self) -> list[Sequence]:
