@@ -57,6 +57,8 @@ class RowArrays:
     """[R] "i" 0 or less keeps all."""
     min_ps: array[float] = attrs.field(factory=lambda: array("d"))
     """[R] "d" 0.0 keeps all."""
+    logprobs: array[int] = attrs.field(factory=_ints)
+    """[R] "i" 1: the log-probability of the drawn token is wanted; else 0."""
 
 
 @attrs.frozen(eq=False)
@@ -82,3 +84,9 @@ class StepResult:
     """That of the plan."""
     token_ids: array[int]
     """[R] "i" the token drawn for each row of the plan."""
+    logprobs: array[float] = attrs.field(factory=lambda: array("d"))
+    """[R] "d" natural logarithm of the drawn token's probability, NaN for rows that did not ask; empty if none did.
+
+    The probability is the softmax of the logits as the model made them, before temperature and filters: it says how
+    likely the token was to the model, and not how it was drawn.
+    """

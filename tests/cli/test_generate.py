@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -55,6 +56,16 @@ def test_a_choice_is_the_single_answer_to_its_seed(ask: Callable[..., str]) -> N
     several = ask("-n", 3, "--max-tokens", 12)
     alone = ask("--seed", SEED + 2, "--max-tokens", 12)
     assert several.endswith(f"seed {SEED + 2}]\n{alone}")
+
+
+def test_the_best_of_more_candidates_can_be_asked_for(ask: Callable[..., str]) -> None:  # FAN-32
+    ranked = ask("-n", 3, "--best-of", 8, "--max-tokens", 12, "--ignore-eos")
+    seeds = [int(seed) for seed in re.findall(r"\[choice \d: length, 12 tokens, seed (\d+)\]", ranked)]
+    assert len(seeds) == 3
+    assert set(seeds) < set(range(SEED, SEED + 8))
+    assert seeds != [SEED, SEED + 1, SEED + 2]
+    best = ask("--seed", seeds[0], "--max-tokens", 12, "--ignore-eos")
+    assert best == ask("--best-of", 8, "--max-tokens", 12, "--ignore-eos")
 
 
 def test_sampling_flags_reach_the_model(ask: Callable[..., str]) -> None:

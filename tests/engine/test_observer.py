@@ -93,7 +93,7 @@ async def test_each_choice_is_timed_by_itself_and_the_request_once() -> None:  #
     assert [report.latency_s for report in told.choices] == approx(0.02, 0.03, 0.05)
     assert [report.token_interval_s for report in told.choices] == approx(0.01, 0.01, 0.01)
     assert {(report.reason, report.prompt_tokens, report.max_tokens) for report in told.choices} == {("stop", 3, 9)}
-    assert told.requests == [RequestReport(n=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
 
 
 async def test_the_wait_for_a_place_is_in_the_time_to_the_first_token() -> None:
@@ -139,7 +139,7 @@ async def test_copies_are_told_one_by_one() -> None:  # FAN-6
         await engine.complete(["p", "q"], SamplingParams(n=3, temperature=0))
     assert (len(told.waited), len(told.first), len(told.then)) == (6, 6, 12)
     assert [report.completion_tokens for report in told.choices] == [3] * 6
-    assert told.requests == [RequestReport(n=3, longest_tokens=3, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=3, aborted_choices=0, abort_cause=None)]
 
 
 async def test_choices_without_a_token_finish_too() -> None:  # case max-tokens-edges
@@ -149,7 +149,7 @@ async def test_choices_without_a_token_finish_too() -> None:  # case max-tokens-
         ("length", 2)
     ] * 2
     assert (told.first, told.waited) == ([], [])
-    assert told.requests == [RequestReport(n=2, longest_tokens=0, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=2, best_of=2, longest_tokens=0, aborted_choices=0, abort_cause=None)]
 
 
 async def test_cancelled_choices_finish_and_are_no_aborts() -> None:  # FAN-31, FAN-34
@@ -239,7 +239,7 @@ async def test_an_isolated_failure_aborts_nobody() -> None:  # FAN-24
     async with observed(say(["aaaa", "x", "aaaa"]), tokenizer=BrokenTokenizer()) as (engine, told):
         await engine.complete("go", SamplingParams(n=3, choice_errors="isolate"))
     assert told.reasons == {"stop": 2, "error": 1}
-    assert told.requests == [RequestReport(n=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
 
 
 async def test_an_engine_that_ends_aborts_what_runs() -> None:

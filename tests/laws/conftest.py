@@ -107,6 +107,7 @@ class Lone:
     tokens: tuple[int, ...]
     finish: FinishReason
     witnessed: tuple[Witnessed, ...]
+    mean_logprob: float
 
 
 class Oracle:
@@ -135,6 +136,7 @@ class Oracle:
             top_p=params.top_p,
             top_k=params.top_k,
             min_p=params.min_p,
+            logprobs=True,
         )
         limit = min(params.max_tokens, capacity - len(prompt))
         key = (tuple(prompt), row, limit, stop_ids)
@@ -145,13 +147,16 @@ class Oracle:
     def _generate(self, prompt: Sequence[int], row: Row, limit: int, stop_ids: frozenset[int]) -> Lone:
         self._device.witnessed.clear()
         tokens: list[int] = []
+        total = 0.0
         span = Span(tokens=prompt, pages=[0], rows=[row])
         while True:
-            (token,) = self._device.run(make_plan([span])).token_ids
+            result = self._device.run(make_plan([span]))
+            token = result.token_ids[0]
             tokens.append(token)
+            total += result.logprobs[0]
             if token in stop_ids or len(tokens) == limit:
                 finish: FinishReason = "stop" if token in stop_ids else "length"
-                return Lone(tuple(tokens), finish, tuple(self._device.witnessed))
+                return Lone(tuple(tokens), finish, tuple(self._device.witnessed), total / len(tokens))
             span = attrs.evolve(span, tokens=[token], start=len(prompt) + len(tokens) - 1)
 
 

@@ -81,6 +81,34 @@ async def test_the_official_client_gets_n_answers() -> None:
     assert answer.usage.completion_tokens == 3 + 5 + 4 + 4 + 4
 
 
+async def test_the_official_client_gets_the_best_of_more_candidates() -> None:  # FAN-32
+    logprobs = (-3.0, -1.0, -2.0)
+    block, _ = open_fake_engine(
+        say(["red", "green", "blue"]), step_seconds=STEP_SECONDS, score=lambda draw, token: logprobs[draw.seed]
+    )
+
+    def ask(client: openai.OpenAI) -> tuple[Any, Any]:
+        completion = client.completions.create(model=FAKE_MODEL, prompt="go", n=2, best_of=3)
+        messages: Any = [{"role": "user", "content": "go"}]
+        chat = client.chat.completions.create(model=FAKE_MODEL, messages=messages, extra_body={"best_of": 3})
+        with pytest.raises(openai.BadRequestError, match="best_of must be n when stream is true") as caught:
+            client.completions.create(model=FAKE_MODEL, prompt="go", best_of=3, stream=True)
+        assert caught.value.param == "best_of"
+        return completion, chat
+
+    async with serving(block) as served:
+        with served.client() as client:
+            completion, chat = await trio.to_thread.run_sync(ask, client)
+    assert [(choice.index, choice.text, choice.mean_logprob) for choice in completion.choices] == [
+        (0, "green", -1.0),
+        (1, "blue", -2.0),
+    ]
+    assert [choice.message.content for choice in chat.choices] == ["green"]
+    for answer, kept in ((completion, 6 + 5), (chat, 6)):
+        assert answer.usage.completion_tokens == 4 + 6 + 5
+        assert answer.usage.completion_tokens_details.discarded_tokens == 4 + 6 + 5 - kept
+
+
 async def test_the_official_client_gets_a_stream_with_the_right_indices() -> None:
     def read(client: openai.OpenAI) -> list[Any]:
         return list(

@@ -11,6 +11,7 @@ SCHED = ("tests/sched/test_fan_out.py", "tests/sched/test_planner.py", "tests/sc
 GENERATION = ("tests/engine/test_generation.py",)
 LIFETIME = ("tests/engine/test_lifetime.py",)
 EXTENSIONS = ("tests/engine/test_extensions.py",)
+BEST_OF = ("tests/engine/test_ranking.py", "tests/engine/test_best_of.py")
 ROUTES = ("tests/web/test_routes.py",)
 WIRE = ("tests/wire",)
 DRAFTS = ("tests/sched/test_drafts.py",)
@@ -39,7 +40,7 @@ MUTATIONS = (
         "FAN-4",
         "indices of prompt lists are prompt-major",
         "trioserve/engine/fan_out.py",
-        "Place(p * n + j, seed,",
+        "Place(p * count + j, seed,",
         "Place(j * len(self.usage) + p, seed,",
         GENERATION,
     ),
@@ -47,8 +48,8 @@ MUTATIONS = (
         "FAN-6",
         "greedy choices are decoded once",
         "trioserve/engine/fan_out.py",
-        "for j in range(1 if self.replicates else n):",
-        "for j in range(n):",
+        "for j in range(1 if self.replicates else count):",
+        "for j in range(count):",
         EXTENSIONS,
     ),
     Mutation(
@@ -199,8 +200,8 @@ MUTATIONS = (
         "FAN-21",
         "a token decoded after a stop string is not counted",
         "trioserve/engine/choice.py",
-        'return self._last(piece.text, piece.token_ids, "stop", piece.stop)',
-        'return self._last(piece.text, progress.token_ids, "stop", piece.stop)',
+        'return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)',
+        'return self._last(piece.text, progress.token_ids, progress.logprobs, "stop", piece.stop)',
         (*GENERATION, "tests/text/test_pipeline.py"),
     ),
     Mutation(
@@ -282,6 +283,62 @@ MUTATIONS = (
         "            self.end_request()",
         "            pass",
         EXTENSIONS,
+    ),
+    Mutation(
+        "FAN-32",
+        "the likeliest candidates are the choices",
+        "trioserve/engine/ranking.py",
+        "return _TIERS[ending.reason], -mean, ending.index",
+        "return _TIERS[ending.reason], mean, ending.index",
+        BEST_OF,
+    ),
+    Mutation(
+        "FAN-32",
+        "a candidate is as likely as its tokens in the mean",
+        "trioserve/engine/choice.py",
+        "mean_logprob = self._logprob_sum / self.completion_tokens if is_scored else None",
+        "mean_logprob = self._logprob_sum if is_scored else None",
+        BEST_OF,
+    ),
+    Mutation(
+        "FAN-32",
+        "tokens after a stop string are not in the mean",
+        "trioserve/engine/choice.py",
+        "for logprob in logprobs[: len(ids)]:",
+        "for logprob in logprobs:",
+        BEST_OF,
+    ),
+    Mutation(
+        "FAN-32",
+        "tokens that wait keep their log-probabilities",
+        "trioserve/sched/outbox.py",
+        "        self._logprobs.extend(delivery.logprobs)",
+        '        self._logprobs = array("d", delivery.logprobs)',
+        ("tests/sched/test_outbox.py",),
+    ),
+    Mutation(
+        "FAN-32",
+        "a log-probability is that of the drawn token",
+        "trioserve/sched/commit.py",
+        "(result.logprobs[row],)",
+        "(result.logprobs[0],)",
+        SCHED,
+    ),
+    Mutation(
+        "FAN-32",
+        "the usage counts the candidates that are no choices",
+        "trioserve/wire/tally.py",
+        "sum(cost.completion_tokens for cost in costs) + discarded_tokens",
+        "sum(cost.completion_tokens for cost in costs)",
+        (*WIRE, *ROUTES),
+    ),
+    Mutation(
+        "FAN-32",
+        "what is not known before all candidates have finished can't be streamed",
+        "trioserve/wire/options.py",
+        "if streaming.stream and params.ranked:",
+        "if False:",
+        WIRE,
     ),
     Mutation(
         "FAN-33",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from array import array
 from bisect import bisect_right
@@ -29,6 +30,11 @@ def extend(content: int, token: int) -> int:
 def draw(seed: int, position: int, content: int) -> int:
     """The token at ``position``, given the tokens before it and the seed."""
     return zlib.crc32(seed.to_bytes(8, "little") + position.to_bytes(8, "little"), content) % VOCABULARY
+
+
+def score(seed: int, position: int, token: int) -> float:
+    """The log-probability of ``token``, drawn at ``position``."""
+    return -zlib.crc32(token.to_bytes(4, "little") + position.to_bytes(8, "little"), seed) / 2**32
 
 
 def alone(prompt: Sequence[int], spec: ChoiceSpec, capacity: int) -> tuple[tuple[int, ...], str]:
@@ -66,7 +72,7 @@ class PagedDevice:
         contents = [content for s, table in enumerate(tables) for content in self._compute(plan, s, table)]
         self._check_shared(plan, tables)
         rows = plan.rows
-        per_row = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps)
+        per_row = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps, rows.logprobs)
         assert {len(each) for each in per_row} == {len(rows.tokens)}
         drawn = [
             draw(seed, counter, contents[token])
@@ -74,7 +80,13 @@ class PagedDevice:
         ]
         for token, counter in zip(rows.tokens, rows.counters, strict=True):
             assert counter == plan.spans.positions[token] + 1
-        return StepResult(plan.number, array("i", drawn))
+        if not any(rows.logprobs):
+            return StepResult(plan.number, array("i", drawn))
+        logprobs = [
+            score(seed, counter, token) if wanted else math.nan
+            for seed, counter, token, wanted in zip(rows.seeds, rows.counters, drawn, rows.logprobs, strict=True)
+        ]
+        return StepResult(plan.number, array("i", drawn), array("d", logprobs))
 
     def page(self, page: int) -> list[tuple[int, int] | None]:
         return self.memory.setdefault(page, [None] * self.page_size)
@@ -141,6 +153,7 @@ class Told:
     spec: ChoiceSpec
     admitted: Admitted | None = None
     tokens: list[int] = attrs.field(factory=list)
+    logprobs: list[float] = attrs.field(factory=list)
     accepted: int = 0
     rejected: int = 0
     finish: str | None = None
@@ -216,7 +229,7 @@ class Simulation:
         prompt_lookup: bool = True,
         prediction: Sequence[int] | None = None,
     ) -> list[Uid]:
-        """Choices ``name.0`` to ``name.n-1``; names are g0, g1, ... by default."""
+        """Choices ``name.0`` to ``name.n-1``; names are g0, g1, ... by default. Every other asks for log-probabilities."""
         name = f"g{self._groups}" if name is None else name
         self._groups += 1
         limits = [max_tokens] * n if isinstance(max_tokens, int) else list(max_tokens)
@@ -230,6 +243,7 @@ class Simulation:
                 min_p=0.0,
                 max_tokens=limits[j],
                 stop_ids=stop_ids,
+                logprobs=(seed + j) % 2 == 1,
             )
             for j in range(n)
         )
@@ -321,6 +335,7 @@ class Simulation:
         # first tokens are drawn all at once
         assert not (delivery.token_ids and told.tokens and delivery.uid in self.resting)
         told.tokens += delivery.token_ids
+        told.logprobs += delivery.logprobs
         if delivery.drafted is not None:
             assert delivery.drafted.accepted == len(delivery.token_ids) - 1
             told.accepted += delivery.drafted.accepted
@@ -331,6 +346,9 @@ class Simulation:
         assert delivery.stop_id == (told.tokens[-1] if delivery.finish == "stop" else None)
         tokens, reason = alone(told.prompt, told.spec, self.capacity)
         assert tuple(told.tokens) == tokens[: len(told.tokens)]  # FAN-15
+        asked = told.tokens if told.spec.logprobs else []
+        first = len(told.prompt)
+        assert told.logprobs == [score(told.spec.seed, first + at, token) for at, token in enumerate(asked)]  # FAN-32
         assert (delivery.finish is not None) == (len(told.tokens) == len(tokens))
         assert delivery.finish in (None, reason)
 

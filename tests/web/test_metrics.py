@@ -336,6 +336,7 @@ async def test_the_engine_can_be_looked_at_while_it_works() -> None:
             assert request == {
                 "alias": "mine",
                 "n": 3,
+                "best_of": 3,
                 "prompts": 1,
                 "prompt_tokens": 3,
                 "cached_tokens": 0,

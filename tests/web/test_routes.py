@@ -168,6 +168,9 @@ async def test_zero_tokens_of_a_completion_are_its_prompt_or_nothing() -> None: 
         ({"n": 129}, 400, None, "n"),
         ({"n": 10**6}, 400, None, "n"),  # case huge-n
         ({"n": 2, "temperature": 0}, 400, None, "n"),
+        ({"n": 2, "best_of": 129}, 400, None, "best_of"),  # FAN-32
+        ({"n": 2, "best_of": 1}, 400, None, "best_of"),
+        ({"best_of": 2, "temperature": 0}, 400, None, "best_of"),
         ({"top_p": 7}, 400, None, "top_p"),
         ({"audio": {"voice": "x"}}, 400, None, "audio"),
         ({"messages": [{"role": "user", "content": "x " * 5000}]}, 400, "context_length_exceeded", "messages"),
@@ -444,3 +447,31 @@ async def test_a_callers_id_with_a_slash_can_be_used_to_end_a_request() -> None:
             await exchange.receive()
             assert (await server.client.request("DELETE", "/v1/requests/a/b/choices/0")).status == 200
             assert b'"finish_reason":"cancelled"' in (await exchange.response()).body
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_best_of_answers_with_the_likeliest_and_counts_all(path: str) -> None:  # FAN-32
+    logprobs = (-3.0, -1.0, -2.0, -4.0)
+    block: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
+    async with serving(say(["zero", "one", "two", "three"]), score=lambda draw, token: logprobs[draw.seed]) as server:
+        response = await server.post(path, **block, n=2, best_of=4)
+        assert response.status == 200, response.body
+        answer = json.loads(response.body)
+        for stream in (False, True):
+            plain = await server.post(path, **block, n=2, best_of=2, stream=stream)
+            assert plain.status == 200
+            assert b"mean_logprob" not in plain.body
+            assert b"discarded_tokens" not in plain.body
+        refused = await server.post(path, **block, n=2, best_of=4, stream=True)
+        assert (refused.status, json.loads(refused.body)["error"]["param"]) == (400, "best_of")
+        await server.assert_idle()
+    choices, usage = answer["choices"], answer["usage"]
+    said = [choice["message"]["content"] if path == CHAT else choice["text"] for choice in choices]
+    assert said == ["one", "two"]
+    assert [(choice["index"], choice["seed"], choice["mean_logprob"]) for choice in choices] == [
+        (0, 1, -1.0),
+        (1, 2, -2.0),
+    ]
+    discarded = usage["completion_tokens_details"]["discarded_tokens"]
+    assert discarded == 5 + 6
+    assert usage["completion_tokens"] == discarded + sum(choice["usage"]["completion_tokens"] for choice in choices)

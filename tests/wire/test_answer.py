@@ -112,6 +112,38 @@ def test_a_completion_of_no_tokens_has_an_empty_text() -> None:  # case max-toke
     assert (read.choices[0].text, read.choices[0].finish_reason) == ("", "length")
 
 
+def test_the_usage_of_ranked_choices_counts_the_candidates_that_are_none() -> None:  # FAN-21, FAN-32
+    body = answer(
+        Head(kind="completion", id="id-1", created=1, model="tiny", n=1, prompt_tokens=(5, 6), ranked=True),
+        TextDelta(0, "a", (1, 2)),
+        ChoiceFinished(0, "stop", ChoiceUsage(2, cached_tokens=4, discarded_tokens=7), seed=9, mean_logprob=-0.5),
+        ChoiceFinished(1, "length", ChoiceUsage(0, discarded_tokens=1), seed=8),
+    )
+    read = json.loads(body)
+    assert [(choice["seed"], choice["mean_logprob"]) for choice in read["choices"]] == [(9, -0.5), (8, None)]
+    assert read["choices"][0]["usage"] == {
+        "completion_tokens": 2,
+        "reasoning_tokens": 0,
+        "cached_tokens": 4,
+        "shared_tokens": 0,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    }
+    assert read["usage"] == {
+        "prompt_tokens": 11,
+        "completion_tokens": 10,
+        "total_tokens": 21,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+            "discarded_tokens": 8,
+        },
+    }
+    assert Completion.model_validate_json(body).usage is not None
+
+
 def test_there_is_no_answer_before_all_choices_have_finished() -> None:  # FAN-17
     head = Head(kind="chat", id="id-1", created=1, model="tiny", n=2, prompt_tokens=(2,))
     with pytest.raises(AssertionError, match="1 choices have not finished"):

@@ -150,7 +150,6 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
         ("max_completion_tokens", [0, -1, 1.5, True]),
         ("max_tokens", [0]),
         ("echo", [True]),
-        ("best_of", [1]),
         ("prompt", ["hi"]),
     ],
 )
@@ -164,7 +163,6 @@ def test_a_chat_refuses_by_name_what_it_does_not_serve(name: str, values: list[o
     [
         ("suffix", ["x", 1]),
         ("echo", [1, "true"]),
-        ("best_of", [2, 0, True, 1.0]),
         ("max_completion_tokens", [5]),
         ("tools", [[]]),
         ("messages", [[]]),
@@ -320,9 +318,31 @@ def test_of_two_names_for_the_length_of_a_chat_the_smaller_value_counts() -> Non
     assert parse("chat", max_tokens=1000000000).params.max_tokens == 1000000000
 
 
-def test_best_of_is_served_where_it_changes_nothing() -> None:
-    assert parse("completion", n=2, best_of=2) == parse("completion", n=2)
-    assert refusal("completion", n=2, best_of=3).param == "best_of"
+@both
+def test_best_of_is_n_at_least_and_the_most_choices_at_most(kind: str) -> None:  # FAN-32
+    assert parse(kind).params.best_of is None
+    assert parse(kind, best_of=None).params.best_of is None
+    assert parse(kind, n=2, best_of=5).params.best_of == 5
+    for wrong in (1, 0, 129, 10**30, True, 3.0, "3"):
+        assert refusal(kind, n=2, best_of=wrong).param == "best_of", wrong
+    assert str(refusal(kind, best_of=129)) == "best_of must be at most 128, got 129."
+    assert str(refusal(kind, n=2, best_of=1)) == "best_of must be at least 2, got 1."
+
+
+@both
+def test_what_has_to_be_ranked_cannot_be_streamed(kind: str) -> None:  # FAN-32
+    error = refusal(kind, stream=True, n=2, best_of=3)
+    assert (error.param, str(error)) == (
+        "best_of",
+        "best_of must be n when stream is true, got best_of = 3 with n = 2.",
+    )
+    assert parse(kind, stream=True, n=2, best_of=2).stream
+
+
+def test_prompts_are_counted_with_their_candidates() -> None:  # FAN-3, FAN-32
+    limits = Limits(max_choices=6)
+    assert parse("completion", limits, prompt=["a", "b"], best_of=3)
+    assert refusal("completion", limits, prompt=["a", "b", "c"], best_of=3).param == "prompt"
 
 
 @both

@@ -48,6 +48,12 @@ def _sampling_option(flag: str, help_text: str, **settings: Any) -> Decorator[An
 sampling_options: Final = apply(
     [
         _sampling_option("-n", "Choices.", type=int, metavar="N"),
+        _sampling_option(
+            "--best-of",
+            "Generate this many, and show the N likeliest when all of them have ended.",
+            type=int,
+            show_default="N",
+        ),
         option(
             "--max-tokens",
             "Tokens of a choice at most.",

@@ -154,7 +154,7 @@ engine_options: Final = apply(
         engine_option(
             "--device",
             "What runs the model; auto takes the fastest that this machine has.",
-            type=click.Choice(["auto", "reference"]),
+            type=click.Choice(["auto", "cpu", "reference"]),
         ),
         engine_option("--threads", "CPU threads of the device.", type=int, metavar="N", show_default="its own choice"),
         engine_option(

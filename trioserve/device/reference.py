@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from trioserve_kernels.reference.sampler import sample
+from trioserve_kernels.reference.sampler import log_probability, sample
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.decoder import TILE, Decoder, Tile
@@ -115,7 +115,13 @@ class ReferenceDevice:
             )
             for r, token in enumerate(rows.tokens)
         ]
-        return StepResult(plan.number, array("i", drawn))
+        if not any(rows.logprobs):
+            return StepResult(plan.number, array("i", drawn))
+        logprobs = [
+            log_probability(logits[token], token_id) if wanted else math.nan
+            for token, token_id, wanted in zip(rows.tokens, drawn, rows.logprobs, strict=True)
+        ]
+        return StepResult(plan.number, array("i", drawn), array("d", logprobs))
 
     def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
         """Run a step up to its logits: [V] for each token that a row is drawn from, by its index in the plan.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 import trio
 
+from trioserve.engine.ranking import Ranking
 from trioserve.engine.ticket import Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
@@ -52,6 +53,8 @@ class Choice:
     prompt: PromptUsage
     verdict: Verdict
     watch: ChoiceWatch
+    ranking: Ranking | None
+    """What its events go through if it is a candidate of best_of."""
     completion_tokens: int = attrs.field(default=0, init=False)
     """Generated and kept so far; each copy has as many."""
     drafted: Drafted = attrs.field(default=Drafted(0, 0), init=False)
@@ -59,6 +62,8 @@ class Choice:
     finished: bool = attrs.field(default=False, init=False)
     """Its last event was made."""
     _texts: list[str] = attrs.field(factory=list, init=False)
+    _logprob_sum: float = attrs.field(default=0.0, init=False)
+    """Of the completion tokens, if there is a ranking."""
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Send the events, the last one a ChoiceFinished; leave the ticket closed however it ends.
@@ -69,7 +74,8 @@ class Choice:
         """
         try:
             while not self.finished:
-                for event in self._next_events(await self.ticket.receive()):
+                news = self._next_events(await self.ticket.receive())
+                for event in news if self.ranking is None else self.ranking.feed(news):
                     try:
                         # not send(): it would cost a turn of the event loop for each event
                         events.send_nowait(event)
@@ -106,24 +112,36 @@ class Choice:
             # what a draft had right after the end of the text is of no use to anybody
             lost = min(self.drafted.accepted, len(progress.token_ids) - len(piece.token_ids))
             self.drafted += Drafted(-lost, lost)
-            return self._last(piece.text, piece.token_ids, "stop", piece.stop)
+            return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)
         if progress.finish is None:
-            return self._delta(piece.text, progress.token_ids)
+            return self._delta(piece.text, progress.token_ids, progress.logprobs)
         tail = self.text.end()
+        text = piece.text + tail.text
         if tail.stop is not None:
-            return self._last(piece.text + tail.text, progress.token_ids, "stop", tail.stop)
-        return self._last(piece.text + tail.text, progress.token_ids, progress.finish, progress.stop_id)
+            return self._last(text, progress.token_ids, progress.logprobs, "stop", tail.stop)
+        return self._last(text, progress.token_ids, progress.logprobs, progress.finish, progress.stop_id)
 
-    def _delta(self, text: str, ids: tuple[int, ...]) -> list[Event]:
+    def _delta(self, text: str, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> list[Event]:
         if not text and not ids:
             return []
         self.completion_tokens += len(ids)
+        # Only of the tokens that are kept. Not by sum(), which rounds less from Python 3.12 on: the result must not
+        # depend on which tokens came together.
+        for logprob in logprobs[: len(ids)]:
+            self._logprob_sum += logprob
         if self.verdict.reads_text:
             self._texts.append(text)
         return [TextDelta(place.index, text, ids) for place in self.places]
 
-    def _last(self, text: str, ids: tuple[int, ...], reason: FinishReason, stop: str | int | None) -> list[Event]:
-        events = self._delta(text, ids) + self._finish(reason, stop, None)
+    def _last(
+        self,
+        text: str,
+        ids: tuple[int, ...],
+        logprobs: tuple[float, ...],
+        reason: FinishReason,
+        stop: str | int | None,
+    ) -> list[Event]:
+        events = self._delta(text, ids, logprobs) + self._finish(reason, stop, None)
         if reason in ("stop", "length"):
             self.verdict.finished("".join(self._texts), copies=len(self.places))
         return events
@@ -131,6 +149,8 @@ class Choice:
     def _finish(self, reason: FinishReason, stop: str | int | None, error: str | None) -> list[Event]:
         self.finished = True
         self.watch.finished(reason, self.completion_tokens)
+        is_scored = self.ranking is not None and self.completion_tokens > 0
+        mean_logprob = self._logprob_sum / self.completion_tokens if is_scored else None
         return [
             ChoiceFinished(
                 place.index,
@@ -145,6 +165,7 @@ class Choice:
                 place.seed,
                 stop,
                 error,
+                mean_logprob,
             )
             for place in self.places
         ]

@@ -51,6 +51,8 @@ class ChoiceAnswer:
     reason: FinishReason
     seed: int
     usage: ChoiceUsage
+    mean_logprob: float | None
+    """What best_of ranks by; see ChoiceFinished."""
 
 
 @attrs.frozen(kw_only=True)
@@ -108,7 +110,7 @@ class Engine:
     ) -> Generation:
         """The answer to a prompt (text, or token ids), or to a list of them, as a block to enter.
 
-        P prompts give P * n choices, prompt-major: index = p * n + j.
+        P prompts give P * n choices, prompt-major: index = p * n + j. With ``best_of``, j counts from the best.
 
         Args:
             prompt: texts get the model's BOS if it has one; ids are taken as they are.
@@ -156,6 +158,7 @@ class Engine:
                     reason=event.reason,
                     seed=event.seed,
                     usage=event.usage,
+                    mean_logprob=event.mean_logprob,
                 )
                 for event in sorted(finished, key=lambda event: event.index)
             ),

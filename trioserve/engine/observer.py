@@ -41,6 +41,8 @@ class RequestReport:
 
     n: int
     """Choices per prompt."""
+    best_of: int
+    """Candidates per prompt: n, if not more were asked for. Each of them is told like a choice."""
     longest_tokens: int
     """The most tokens that any of its choices has generated."""
     aborted_choices: int

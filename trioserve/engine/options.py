@@ -46,7 +46,7 @@ class EngineOptions:
         ParamError: a value is out of range.
     """
 
-    device: Literal["auto", "reference"] = "auto"
+    device: Literal["auto", "cpu", "reference"] = "auto"
     """Which device runs the model; auto takes the fastest that the machine has."""
     threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(1)))
     """CPU threads of the device; None: the device's own choice."""

@@ -11,6 +11,7 @@ import trio
 from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
 from trioserve.errors import EngineClosedError, TrioserveError
 from trioserve.events import FinishReason
+from trioserve.params import SamplingParams
 from trioserve.sched.outbox import Progress
 
 
@@ -72,7 +73,7 @@ class RequestWatch:
     """Measures one request, from its entering on."""
 
     _observers: tuple[Observer, ...]
-    _n: int
+    _params: SamplingParams
     _choices: int
     began: float = attrs.field(factory=trio.current_time, init=False)
 
@@ -91,7 +92,8 @@ class RequestWatch:
     def ended(self, longest_tokens: int, aborted_choices: int, error: BaseException | None) -> None:
         """It was left; ``error`` is what the engine or a choice raised, if anything."""
         report = RequestReport(
-            n=self._n,
+            n=self._params.n,
+            best_of=self._params.candidates,
             longest_tokens=longest_tokens,
             aborted_choices=aborted_choices,
             abort_cause=_cause(error) if aborted_choices else None,

@@ -52,6 +52,8 @@ class Delivery:
     """The choice has ended; nothing more is delivered to it."""
     stop_id: int | None = None
     """The drawn token id that ended it; it is also the last of its token ids."""
+    logprobs: tuple[float, ...] = ()
+    """Of its token ids, one for one, if the choice asked for them."""
     drafted: Drafted | None = None
     """If there was a draft."""
 
@@ -80,7 +82,8 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
             drafted = Drafted(len(token_ids) - 1, end - row - len(token_ids))
         stop_id = token_ids[-1] if finish == "stop" else None
         admitted = news.pop(choice, None)
-        deliveries.append(Delivery(choice.spec.uid, admitted, token_ids, finish, stop_id, drafted))
+        logprobs = tuple(result.logprobs[row : row + len(token_ids)]) if choice.spec.logprobs else ()
+        deliveries.append(Delivery(choice.spec.uid, admitted, token_ids, finish, stop_id, logprobs, drafted))
     deliveries += [Delivery(choice.spec.uid, admitted) for choice, admitted in news.items()]
     return deliveries
 

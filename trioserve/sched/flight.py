@@ -98,6 +98,7 @@ class Flight:
         rows.top_ps.append(spec.top_p)
         rows.top_ks.append(spec.top_k)
         rows.min_ps.append(spec.min_p)
+        rows.logprobs.append(spec.logprobs)
 
     def _shared(self) -> array[int]:
         """Runs of decodes that follow each other and whose prompts fill the same pages: those of a group (FAN-30).

@@ -39,6 +39,8 @@ class ChoiceSpec:
     """Tokens to draw at most, 1 or more; prompt and answer fit the model's context."""
     stop_ids: frozenset[int]
     """Token ids that end it."""
+    logprobs: bool = False
+    """Deliver the log-probability of every token."""
 
     def __attrs_post_init__(self) -> None:
         for name, value, low, high in (

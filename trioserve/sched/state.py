@@ -235,6 +235,8 @@ class SchedulerState:
             raise InvariantError(f"the result of step {result.number} came for plan {plan.number} during {flight}")
         if len(result.token_ids) != len(plan.rows.tokens):
             raise InvariantError(f"{flight} got {len(result.token_ids)} tokens")
+        if len(result.logprobs) != len(plan.rows.tokens) and (result.logprobs or any(plan.rows.logprobs)):
+            raise InvariantError(f"{flight} got {len(result.logprobs)} log-probabilities")
         self._flight = self._plan = None
         return commit(self._roster, flight, result)
 

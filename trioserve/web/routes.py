@@ -80,6 +80,7 @@ class _Job:
             n=generation.n,
             prompt_tokens=tuple(prompt.prompt_tokens for prompt in generation.prompts),
             echo_texts=self.echo_texts,
+            ranked=self.call.params.ranked,
         )
 
     def chunk_builder(self, generation: Generation) -> ChunkBuilder:

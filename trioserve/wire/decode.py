@@ -17,7 +17,7 @@ from trioserve.wire.body import open_body
 from trioserve.wire.calls import ChatCall, CompletionCall
 from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
-from trioserve.wire.options import take_params, take_prediction, take_streaming
+from trioserve.wire.options import check_best_of, take_params, take_prediction, take_streaming
 from trioserve.wire.prompts import build_prompts, split_prompts
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -35,6 +35,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     streaming = take_streaming(fields)
     params = take_params(fields, _take_chat_max_tokens(fields), take_prediction(fields))
     limits.check(params, prompts=1)
+    check_best_of(params, streaming)
     neutral.take_neutral(fields, neutral.CHAT)
     neutral.take_labels(fields, neutral.CHAT_LABELS)
     messages = fields.array("messages")
@@ -61,9 +62,6 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     params = take_params(fields, fields.integer("max_tokens", None))
-    best_of = fields.integer("best_of", params.n)
-    if best_of != params.n:
-        raise ParamError(f"best_of other than n is not supported by this server, got {best_of}.", "best_of")
     echo = fields.flag("echo")
     neutral.take_neutral(fields, neutral.COMPLETION)
     neutral.take_labels(fields, neutral.COMPLETION_LABELS)
@@ -73,6 +71,7 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
         raise fields.missing("prompt")
     prompts = split_prompts(prompt)
     limits.check(params, len(prompts))
+    check_best_of(params, streaming)
     return CompletionCall(
         model=model,
         params=params,

@@ -50,6 +50,14 @@ def take_streaming(fields: Fields) -> Streaming:
     return Streaming(stream, include_usage, continuous_usage)
 
 
+def check_best_of(params: SamplingParams, streaming: Streaming) -> None:
+    """Raise ParamError for a stream of choices that are not known before all candidates have finished (FAN-32)."""
+    if streaming.stream and params.ranked:
+        raise ParamError(
+            f"best_of must be n when stream is true, got best_of = {params.candidates} with n = {params.n}.", "best_of"
+        )
+
+
 def take_params(fields: Fields, max_tokens: int | None, prediction: str | None = None) -> SamplingParams:
     """All that SamplingParams holds, but for what differs between the endpoints: max_tokens, which has another name
     and default in each, and prediction, which only a chat has.
@@ -59,6 +67,7 @@ def take_params(fields: Fields, max_tokens: int | None, prediction: str | None =
     """
     return SamplingParams(
         n=fields.integer("n", _DEFAULTS.n),
+        best_of=fields.integer("best_of", _DEFAULTS.best_of),
         max_tokens=max_tokens,
         temperature=fields.number("temperature", _DEFAULTS.temperature),
         top_p=fields.number("top_p", _DEFAULTS.top_p),
