@@ -325,6 +325,7 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
         *("--slow-reader-timeout", 3, "--graceful-timeout", 0, "--threads", 2, "--context-length", 100),
         *("--kv-tokens", 4096, "--max-batch-tokens", 64, "--max-running", 9, "--no-prefix-cache"),
         *("--max-n", 3, "--max-choices", 5, "--greedy-n", "replicate", "--max-queued", 6, "--device", "reference"),
+        *("--prompt-lookup", "--lookup-tokens", 2, "--lookup-rows", 6),
     )
     expected = ServeOptions(
         host="localhost",
@@ -340,6 +341,7 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
     assert (engine.max_batch_tokens, engine.max_running, engine.max_queued) == (64, 9, 6)
     assert (engine.limits.max_n, engine.limits.max_choices, engine.limits.greedy_n) == (3, 5, "replicate")
     assert (engine.prefix_cache, engine.device, engine.cache_dir) == (False, "reference", own_cache)
+    assert (engine.prompt_lookup, engine.lookup_tokens, engine.lookup_rows) == (True, 2, 6)
 
 
 def test_variables_are_flags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:  # FAN-2
@@ -350,6 +352,8 @@ def test_variables_are_flags(settings: Settings, monkeypatch: pytest.MonkeyPatch
     assert engine.limits.max_n == 5
     assert http.send_stall_timeout == 4
     assert not engine.prefix_cache
+    assert engine.prompt_lookup is None
+    assert settings("--no-prompt-lookup")[1].prompt_lookup is False
     assert settings("--max-n", 6, "--prefix-cache")[1].limits.max_n == 6
 
 

@@ -77,6 +77,17 @@ sampling_options: Final = apply(
             "--stop", "A text that ends a choice; may be given several times.", multiple=True, show_default=False
         ),
         _sampling_option("--ignore-eos", "Go on past the end that the model sees.", is_flag=True, show_default=False),
+        _sampling_option(
+            "--prompt-lookup/--no-prompt-lookup",
+            "Draft tokens from the prompt and the answer, for speed alone.",
+            show_default="if the device says that it pays",
+        ),
+        _sampling_option(
+            "--prediction",
+            "A text that the answer may repeat, to draft tokens from.",
+            metavar="TEXT",
+            show_default=False,
+        ),
     ]
 )
 

@@ -127,6 +127,19 @@ serving_engine_options: Final = apply(
             show_default=f"{default_of(EngineOptions, 'max_queued')}, or --max-choices if that is more",
         ),
         engine_option("--prefix-cache/--no-prefix-cache", "Keep what was computed for prompts that begin the same."),
+        engine_option(
+            "--prompt-lookup/--no-prompt-lookup",
+            "Draft tokens from prompts and answers, unless a request says otherwise.",
+            show_default="if the device says that it pays",
+        ),
+        engine_option("--lookup-tokens", "Tokens of a draft at most.", type=int, metavar="N"),
+        engine_option(
+            "--lookup-rows",
+            "Tokens that decodes and drafts draw in one step at most; 0 means no drafts.",
+            type=int,
+            metavar="N",
+            show_default="the device's suggestion",
+        ),
     ]
 )
 

@@ -15,6 +15,7 @@ from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
 from trioserve.errors import ChoiceFailedError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
+from trioserve.sched.commit import Drafted
 from trioserve.sched.outbox import Progress
 from trioserve.text.pipeline import ChoiceText
 
@@ -56,6 +57,8 @@ class Choice:
     """What its events go through if it is a candidate of best_of."""
     completion_tokens: int = attrs.field(default=0, init=False)
     """Generated and kept so far; each copy has as many."""
+    drafted: Drafted = attrs.field(default=Drafted(0, 0), init=False)
+    """Draft tokens that are among those, and that are not."""
     finished: bool = attrs.field(default=False, init=False)
     """Its last event was made."""
     _texts: list[str] = attrs.field(factory=list, init=False)
@@ -100,10 +103,15 @@ class Choice:
         self.watch.received(progress)
         if progress.admitted is not None and self.places[0].shared_tokens == 0:
             self.prompt.cached_tokens = progress.admitted.cached_tokens
+        if progress.drafted is not None:
+            self.drafted += progress.drafted
         # the token that ends a sequence is counted, and has no text
         ids = progress.token_ids if progress.stop_id is None else progress.token_ids[:-1]
         piece = self.text.feed(ids)
         if piece.stop is not None:
+            # what a draft had right after the end of the text is of no use to anybody
+            lost = min(self.drafted.accepted, len(progress.token_ids) - len(piece.token_ids))
+            self.drafted += Drafted(-lost, lost)
             return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)
         if progress.finish is None:
             return self._delta(piece.text, progress.token_ids, progress.logprobs)
@@ -151,6 +159,8 @@ class Choice:
                     completion_tokens=self.completion_tokens,
                     cached_tokens=0 if place.shared_tokens else self.prompt.cached_tokens,
                     shared_tokens=place.shared_tokens,
+                    accepted_prediction_tokens=self.drafted.accepted,
+                    rejected_prediction_tokens=self.drafted.rejected,
                 ),
                 place.seed,
                 stop,

@@ -37,6 +37,8 @@ class FanOut:
     options: EngineOptions
     prompts: list[array[int]]
     usage: list[PromptUsage]
+    prediction: array[int] | None = None
+    """"i" token ids that the answers may repeat."""
     choices: list[Choice] = attrs.field(factory=list, init=False)
     groups: list[Group] = attrs.field(factory=list, init=False)
     ranking: Ranking | None = attrs.field(default=None, init=False)
@@ -74,6 +76,7 @@ class FanOut:
             ParamError: a prompt and the tokens requested for it are over the context.
         """
         count, places = self.params.candidates, self.places()
+        lookup = self.options.looks_up(info) if self.params.prompt_lookup is None else self.params.prompt_lookup
         stop_ids = frozenset[int]() if self.params.ignore_eos else tokenizer.eos_ids
         for p, prompt in enumerate(self.prompts):
             specs: list[ChoiceSpec] = []
@@ -89,7 +92,15 @@ class FanOut:
                     Choice(self.request_id, mine, ticket, text, self.usage[p], verdict, own_watch, self.ranking)
                 )
                 specs.append(_spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids, logprobs=self.params.ranked))
-            self.groups.append(Group(id=f"{self.request_id}-{p}", prompt=prompt, choices=tuple(specs)))
+            self.groups.append(
+                Group(
+                    id=f"{self.request_id}-{p}",
+                    prompt=prompt,
+                    choices=tuple(specs),
+                    prompt_lookup=lookup,
+                    prediction=self.prediction,
+                )
+            )
 
     def _seeds(self) -> list[int]:
         """The seeds of one more prompt's choices; j counts inside it. Seeded or not is decided before the offset.

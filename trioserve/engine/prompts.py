@@ -78,6 +78,26 @@ async def encode(
     return check_ids(ids, tokenizer, info, param)
 
 
+async def encode_prediction(text: str, tokenizer: Tokenizer, info: DeviceInfo, *, inline: int) -> array[int]:
+    """The ids of a text that answers may repeat; an empty one has none.
+
+    Raises:
+        ParamError: it is not valid Unicode, or longer than any answer can be.
+    """
+    if not text:
+        await trio.lowlevel.checkpoint()
+        return array("i")
+    try:
+        return await encode(text, tokenizer, info, "prediction", add_special=False, inline=inline)
+    except ContextLengthError as error:
+        raise ParamError(
+            f"The prediction is longer than any answer: this model's maximum context length is "
+            f"{error.context_length} tokens.",
+            "prediction",
+            "context_length_exceeded",
+        ) from None
+
+
 def resolve_max_tokens(requested: int | None, default: int | None, prompt_tokens: int, info: DeviceInfo) -> int:
     """How many tokens a choice may have.
 

@@ -156,6 +156,10 @@ class Metrics(Observer, Collector):
         yield self._counter("tokens_recomputed", "Tokens computed again after a preemption.", total.tokens_recomputed)
         yield self._counter("num_preemptions", "Sequences that had to give up their pages.", total.preemptions)
         yield self._counter("engine_steps", "Steps of the device.", total.steps)
+        yield self._counter("spec_decode_num_drafts", "Drafts that were tried.", total.drafts)
+        yield self._counter("spec_decode_num_draft_tokens", "Tokens of those drafts.", total.draft_tokens)
+        accepted = total.draft_tokens_accepted
+        yield self._counter("spec_decode_num_accepted_tokens", "Those of them that were right.", accepted)
 
     def _own_counters(self) -> Iterator[Metric]:
         ends = {**self._finished, "abort": sum(self._aborted.values())}

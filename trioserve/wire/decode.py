@@ -17,7 +17,7 @@ from trioserve.wire.body import open_body
 from trioserve.wire.calls import ChatCall, CompletionCall
 from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
-from trioserve.wire.options import check_best_of, take_params, take_streaming
+from trioserve.wire.options import check_best_of, take_params, take_prediction, take_streaming
 from trioserve.wire.prompts import build_prompts, split_prompts
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -33,7 +33,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     fields = open_body(body)
     model = fields.required_text("model")
     streaming = take_streaming(fields)
-    params = take_params(fields, _take_chat_max_tokens(fields))
+    params = take_params(fields, _take_chat_max_tokens(fields), take_prediction(fields))
     limits.check(params, prompts=1)
     check_best_of(params, streaming)
     neutral.take_neutral(fields, neutral.CHAT)
