@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import signal
@@ -207,13 +208,22 @@ async def test_a_device_that_fails_ends_the_server_but_first_the_clients_are_tol
         await running.ended.wait()
         assert trio.current_time() - began < 0.4
     error, done = rest.split(b"data: ")[-2:]
-    assert b'"error":' in error
+    told = json.loads(error)["error"]
+    assert told["code"] == "engine_failed"
+    assert "RuntimeError: out of order" in told["message"]
     assert done.startswith(b"[DONE]")
     assert isinstance(running.error, DeviceError)
     log = capsys.readouterr().err
     assert "the device failed" in log
     assert "RuntimeError: out of order" in log
     await refused(running)
+
+
+async def test_what_is_loaded_is_left_alone_by_the_garbage_collector(start: Start) -> None:
+    assert gc.get_freeze_count() == 0
+    await start()
+    assert gc.get_freeze_count() > 10_000
+    signal.raise_signal(signal.SIGTERM)
 
 
 async def test_a_client_that_dawdles_keeps_no_server_whose_device_has_failed(start: Start) -> None:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ import trio
 
 from trioserve.abc import DeviceInfo
 from trioserve.engine.engine import Engine, ModelInfo
+from trioserve.engine.observer import AbortCause, Observer, RequestReport
 from trioserve.engine.open import EngineBlock
 from trioserve.engine.options import EngineOptions
 from trioserve.errors import DeviceError
@@ -238,3 +239,65 @@ async def test_an_event_loop_serves_while_the_device_computes() -> None:
             await client.receive_until(b'{"status":"ok"}')
             assert trio.current_time() - begin < 0.2
             client.close()
+
+
+async def test_requests_that_a_shutdown_cuts_off_are_counted_as_such() -> None:  # case shutdown-inflight
+    class Causes(Observer):
+        def __init__(self) -> None:
+            self.seen: list[AbortCause | None] = []
+
+        def request_ended(self, report: RequestReport) -> None:
+            self.seen.append(report.abort_cause)
+
+    causes = Causes()
+    block, _ = open_fake_engine(step_seconds=STEP_SECONDS)
+    async with serving(block) as served:
+        served.engine.add_observer(causes)
+        body = {"model": FAKE_MODEL, "prompt": "x", "n": 2, "max_tokens": 4000}
+        with await RawClient.connect(served.port) as streaming, await RawClient.connect(served.port) as whole:
+            for client, stream in ((streaming, True), (whole, False)):
+                await client.send(
+                    request_bytes("POST", "/v1/completions", body=json.dumps({**body, "stream": stream}).encode())
+                )
+            await until(lambda: served.engine.statistics().scheduler.running == 4)
+            with await RawClient.connect(served.port) as leaving:
+                await leaving.send(request_bytes("POST", "/v1/completions", body=json.dumps(body).encode()))
+                await until(lambda: served.engine.statistics().requests == 3)
+            await until(lambda: causes.seen == ["left"])
+            served.shutdown.begin()
+            assert b'"server_stopping"' in await streaming.receive_all()
+            assert b'"server_stopping"' in await whole.receive_all()
+    assert causes.seen == ["left", "shutdown", "shutdown"]
+
+
+class WatchedTemplate(ChatTemplate):
+    """Remembers in which thread it was rendered without a bound."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source, bos_token="", eos_token="")
+        self.threads: list[int] = []
+
+    def render(self, messages: Sequence[Mapping[str, object]], **settings: Any) -> str:
+        self.threads.append(threading.get_ident())
+        return super().render(messages, **settings)
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "in_a_thread"),
+    [
+        (FAKE_TEMPLATE, 3, False),
+        (FAKE_TEMPLATE, 3000, True),
+        # few and short messages say nothing about the work that a template makes of them
+        ("{% for a in range(20000) %}{% endfor %}" + FAKE_TEMPLATE, 3, True),
+    ],
+    ids=["short", "many messages", "long work"],
+)
+async def test_a_template_never_holds_the_event_loop_for_long(source: str, messages: int, in_a_thread: bool) -> None:
+    block, _ = open_fake_engine(options=EngineOptions(), context_length=100_000)
+    async with block as engine:
+        template = WatchedTemplate(source)
+        engine.model = attrs.evolve(engine.model, template=template)
+        ids = await engine.encode_chat([{"role": "user", "content": ""}] * messages)
+    assert engine.tokenizer.decode(ids, skip_special=False).count("user: ") == messages
+    assert len(template.threads) == in_a_thread
+    assert threading.get_ident() not in template.threads

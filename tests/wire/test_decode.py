@@ -44,6 +44,7 @@ def test_a_chat_of_the_fewest_fields_has_every_default() -> None:  # FAN-5, FAN-
         stream=False,
         include_usage=False,
         continuous_usage=False,
+        names={"prompt": "messages", "max_tokens": "max_tokens"},
     )
 
 
@@ -274,6 +275,28 @@ def test_of_two_names_for_the_length_of_a_chat_the_smaller_value_counts() -> Non
     assert parse("chat", max_tokens=5, max_completion_tokens=3).params.max_tokens == 3
     assert parse("chat", max_tokens=3, max_completion_tokens=5).params.max_tokens == 3
     assert parse("chat", max_tokens=1000000000).params.max_tokens == 1000000000
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({}, "max_tokens"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 3}, "max_completion_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 5}, "max_tokens"),
+    ],
+)
+def test_a_chat_remembers_what_it_called_the_length_that_counts(fields: dict[str, object], name: str) -> None:
+    assert parse("chat", **fields).names["max_tokens"] == name
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 2**31])
+def test_a_length_out_of_range_is_refused_by_the_name_it_was_given(name: str, value: int) -> None:
+    error = refusal("chat", **{name: value})
+    assert error.param == name
+    assert str(error).startswith(f"{name} must be ")
 
 
 def test_best_of_is_served_where_it_changes_nothing() -> None:

@@ -158,7 +158,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         try:
             self._engine.enter(self)
         except TrioserveError as error:
-            watch.not_entered(error)
+            watch.not_entered(error, self._engine.leaving)
             raise
         self._watch = watch
         try:
@@ -171,7 +171,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         except BaseException as error:
             self._release()
             self._engine.leave(self)
-            self._watch.not_entered(error)
+            self._watch.not_entered(error, self._engine.leaving)
             raise
         self._cancel_scope = nursery.cancel_scope
         with self._events:
@@ -203,7 +203,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         finally:
             self._engine.leave(self)
             longest = max((choice.completion_tokens for choice in self._choices), default=0)
-            self._watch.ended(longest, self._count(finished=False), failure)
+            self._watch.ended(longest, self._count(finished=False), failure, self._engine.leaving)
 
     def _release(self) -> None:
         """Give everything back: synchronous, idempotent, never refused."""

@@ -19,6 +19,7 @@ from trioserve.engine.engine import Engine, ModelInfo
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.scheduler import Scheduler
+from trioserve.engine.threads import default_threads
 from trioserve.engine.ticket import Mailbox
 from trioserve.model.cache import default_cache_dir
 from trioserve.model.load import load_model
@@ -86,7 +87,7 @@ def _load_device(loaded: LoadedModel, options: EngineOptions) -> Device:
         page_size=options.page_size,
         page_count=options.pages_for(context_length),
         context_length=context_length,
-        threads=options.threads,
+        threads=options.threads or default_threads(),
         progress=options.progress,
     )
 

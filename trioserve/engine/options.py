@@ -47,7 +47,7 @@ class EngineOptions:
     device: Literal["auto", "reference"] = "auto"
     """Which device runs the model; auto takes the fastest that the machine has."""
     threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(1)))
-    """CPU threads of the device; None: the device's own choice."""
+    """CPU threads of the device; None: one for each physical core that the process may use (see default_threads)."""
     context_length: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(2)))
     """Tokens per sequence at most; None: what the model was made for."""
     page_size: int = attrs.field(default=16, validator=at_least(1))
