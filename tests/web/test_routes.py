@@ -4,83 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import pytest
 import trio
 
-from trioserve.engine.engine import Engine
 from trioserve.engine.generation import Generation
-from trioserve.engine.options import EngineOptions
 from trioserve.errors import InternalError
-from trioserve.testing.device import FakeDevice, Script
-from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say
-from trioserve.testing.http import AsgiClient, HttpResponse
-from trioserve.web.app import create_app
-from trioserve.web.exchange import prepare_app
-from trioserve.web.options import ServeOptions
-from trioserve.web.state import STATE_KEY, Access, ServerState
-
-CHAT = "/v1/chat/completions"
-TEXT = "/v1/completions"
-SERVE_OPTIONS = ServeOptions(max_body_size=100_000)
-
-
-@attrs.define(eq=False)
-class Server:
-    """An engine, its app, and a client of it."""
-
-    engine: Engine
-    device: FakeDevice
-    client: AsgiClient
-    state: ServerState
-    accesses: list[Access]
-
-    async def post(self, path: str, /, **fields: Any) -> HttpResponse:
-        return await self.client.request("POST", path, body=json.dumps({"model": "tiny-chat", **fields}).encode())
-
-    async def chat(self, text: str = "hi", **fields: Any) -> Any:
-        response = await self.post(CHAT, messages=[{"role": "user", "content": text}], **fields)
-        assert response.status == 200, response.body
-        return json.loads(response.body)
-
-    async def stream(self, path: str, /, **fields: Any) -> list[Any]:
-        """The data of every event, [DONE] as a string."""
-        if path == CHAT:
-            fields = {"messages": [{"role": "user", "content": "hi"}], **fields}
-        response = await self.post(path, stream=True, **fields)
-        assert response.status == 200, response.body
-        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-        events = [event for event in response.body.decode().split("\n\n") if event and not event.startswith(":")]
-        return [event[6:] if event == "data: [DONE]" else json.loads(event.removeprefix("data: ")) for event in events]
-
-    async def assert_idle(self) -> None:  # FAN-27
-        await trio.sleep(0.011)
-        statistics = self.engine.statistics()
-        assert statistics.requests == 0
-        assert (statistics.scheduler.running, statistics.scheduler.waiting) == (0, 0)
-        assert statistics.scheduler.pages_held == 0
-        self.engine.check()
-
-
-@asynccontextmanager
-async def serving(
-    script: Script = count_for_ever,
-    *,
-    options: EngineOptions = FAKE_OPTIONS,
-    serve_options: ServeOptions = SERVE_OPTIONS,
-    **settings: Any,
-) -> AsyncIterator[Server]:
-    block, device = open_fake_engine(script, options=options, **settings)
-    async with block as engine:
-        app = create_app(engine, serve_options)
-        prepare_app(app, serve_options)
-        accesses: list[Access] = []
-        state = ServerState(accesses.append)
-        yield Server(engine, device, AsgiClient(app, state={STATE_KEY: state}), state, accesses)
+from trioserve.testing.engine import FAKE_OPTIONS, say
+from trioserve.testing.server import CHAT, TEXT, serving
 
 
 async def test_a_chat_gives_n_answers_in_index_order_and_one_usage() -> None:  # FAN-17, FAN-21
