@@ -248,7 +248,6 @@ async def test_thirty_two_streams_do_not_mix() -> None:  # FAN-9, FAN-29; case c
         await server.assert_idle()
 
 
-@pytest.mark.filterwarnings("error")
 async def test_nothing_crosses_from_one_task_to_another(caplog: pytest.LogCaptureFixture) -> None:
     # FAN-25, FAN-27; case lock-across-tasks: a client that leaves, one that stays, and a deadline. The chaos run has
     # thousands of each.
