@@ -178,8 +178,8 @@ class Engine:
             )
         inline = self.options.inline_characters
         text = None
-        # Short texts don't make a short work: templates are programs of others.
-        if len(messages) + sum(len(str(message.get("content", ""))) for message in messages) <= inline:
+        # Short texts don't make a short work: they may be many, and templates are programs of others.
+        if sum(len(str(message.get("content", ""))) for message in messages) <= inline:
             text = self.model.template.render_briefly(messages)
         if text is None:
             text = await trio.to_thread.run_sync(self.model.template.render, messages)
