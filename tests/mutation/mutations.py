@@ -213,6 +213,14 @@ MUTATIONS = (
         LIFETIME,
     ),
     Mutation(
+        "FAN-23",
+        "an engine that failed says why",
+        "trioserve/engine/ticket.py",
+        "return EngineClosedError() if self.fault is None else EngineFailedError(self.fault)",
+        "return EngineClosedError()",
+        LIFETIME,
+    ),
+    Mutation(
         "FAN-24",
         "a request fails when all its choices have",
         "trioserve/engine/verdict.py",

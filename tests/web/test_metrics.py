@@ -247,7 +247,7 @@ async def test_refusals_are_counted_by_reason_and_are_in_nothing_else() -> None:
 
 def test_the_reasons_of_refusals_are_the_codes_of_their_errors() -> None:
     for error, reason in REFUSALS.items():
-        assert error_row(error("x")).code == reason
+        assert error_row(error(RuntimeError("x"))).code == reason
 
 
 async def test_the_series_are_the_same_whatever_happens() -> None:

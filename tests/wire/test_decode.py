@@ -44,6 +44,7 @@ def test_a_chat_of_the_fewest_fields_has_every_default() -> None:  # FAN-5, FAN-
         stream=False,
         include_usage=False,
         continuous_usage=False,
+        names={"prompt": "messages", "max_tokens": "max_tokens"},
     )
 
 
@@ -343,6 +344,28 @@ def test_prompts_are_counted_with_their_candidates() -> None:  # FAN-3, FAN-32
     limits = Limits(max_choices=6)
     assert parse("completion", limits, prompt=["a", "b"], best_of=3)
     assert refusal("completion", limits, prompt=["a", "b", "c"], best_of=3).param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({}, "max_tokens"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 3}, "max_completion_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 5}, "max_tokens"),
+    ],
+)
+def test_a_chat_remembers_what_it_called_the_length_that_counts(fields: dict[str, object], name: str) -> None:
+    assert parse("chat", **fields).names["max_tokens"] == name
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 2**31])
+def test_a_length_out_of_range_is_refused_by_the_name_it_was_given(name: str, value: int) -> None:
+    error = refusal("chat", **{name: value})
+    assert error.param == name
+    assert str(error).startswith(f"{name} must be ")
 
 
 @both

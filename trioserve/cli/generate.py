@@ -14,6 +14,7 @@ import click
 import trio
 
 from trioserve.cli.display import choose_display
+from trioserve.cli.garbage import freeze_loaded
 from trioserve.cli.options import (
     DEFAULT_MODEL,
     MODEL_HELP,
@@ -92,7 +93,7 @@ sampling_options: Final = apply(
 )
 
 
-@click.command(cls=Command, short_help="Answer a prompt on the terminal, n choices side by side.")
+@click.command(cls=Command)
 @click.argument("prompt")
 @option(
     "--model",
@@ -156,6 +157,7 @@ async def answer(
     """
     async with open_block() as engine:
         loaded()
+        freeze_loaded()
         prompt: Prompt = text
         if not raw and engine.model.template is not None:
             prompt = await engine.encode_chat([{"role": "user", "content": text}])

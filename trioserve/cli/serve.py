@@ -20,6 +20,7 @@ import click
 import structlog
 import trio
 
+from trioserve.cli.garbage import freeze_loaded
 from trioserve.cli.logs import configure_logs
 from trioserve.cli.options import (
     DEFAULT_MODEL,
@@ -146,7 +147,6 @@ serving_engine_options: Final = apply(
 
 @click.command(
     cls=Command,
-    short_help="Serve a model over the OpenAI API.",
     help=f"""Serve MODEL over the OpenAI API.
 
     MODEL is {MODEL_HELP}; without it, {DEFAULT_MODEL}. It is fetched if it is not in the cache yet.
@@ -212,6 +212,7 @@ async def run_server(
                 # the engine stands outside HTTP: when it fails, all of this ends
                 async with open_block() as engine, trio.open_nursery() as inside:
                     loaded()
+                    freeze_loaded()
                     info = engine.info
                     for warning in engine.model.warnings:
                         log.warning(warning)

@@ -6,6 +6,8 @@ Must not know: its siblings, scheduling.
 
 from __future__ import annotations
 
+import logging
+
 import attrs
 import trio
 
@@ -18,6 +20,8 @@ from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, T
 from trioserve.sched.commit import Drafted
 from trioserve.sched.outbox import Progress
 from trioserve.text.pipeline import ChoiceText
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -93,6 +97,8 @@ class Choice:
         try:
             return self._events(progress)
         except Exception as error:
+            # here, where no choice of any request gets lost: a caller may never look at the error, or at any but one
+            logger.error("request %s: choice %d failed", self.request_id, self.places[0].index, exc_info=error)
             message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
             last = self._finish("error", None, message)
             if self.verdict.is_isolated(copies=len(self.places)):
@@ -117,7 +123,9 @@ class Choice:
             return self._delta(piece.text, progress.token_ids, progress.logprobs)
         tail = self.text.end()
         text = piece.text + tail.text
-        if tail.stop is not None:
+        # Where a cancel cuts a character in two, there is a U+FFFD that the model has not written: it may be a stop
+        # string, and so no part of the text, but it is not what ended the choice.
+        if tail.stop is not None and progress.finish != "cancelled":
             return self._last(text, progress.token_ids, progress.logprobs, "stop", tail.stop)
         return self._last(text, progress.token_ids, progress.logprobs, progress.finish, progress.stop_id)
 

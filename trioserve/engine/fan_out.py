@@ -82,7 +82,8 @@ class FanOut:
             specs: list[ChoiceSpec] = []
             for j in range(1 if self.replicates else count):
                 own = self.params.of_choice(j)
-                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info)
+                param = self._max_tokens_param(j)
+                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info, param)
                 first = p * count + j
                 mine = tuple(places[first : first + count] if self.replicates else places[first : first + 1])
                 ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
@@ -115,6 +116,10 @@ class FanOut:
             if own.seed is not None:
                 seeds[j] = self.options.pick_seed() if own.seed == -1 else own.seed
         return seeds
+
+    def _max_tokens_param(self, j: int) -> str:
+        own = self.params.choice_params
+        return f"choice_params.{j}.max_tokens" if own and own[j].max_tokens is not None else "max_tokens"
 
     def _uid(self, prompt: int, j: int) -> Uid:
         if len(self.prompts) > 1:

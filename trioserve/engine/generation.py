@@ -164,7 +164,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         try:
             self._engine.enter(self)
         except TrioserveError as error:
-            watch.not_entered(error)
+            watch.not_entered(error, self._engine.leaving)
             raise
         self._watch = watch
         try:
@@ -178,7 +178,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         except BaseException as error:
             self._release()
             self._engine.leave(self)
-            self._watch.not_entered(error)
+            self._watch.not_entered(error, self._engine.leaving)
             raise
         self._cancel_scope = nursery.cancel_scope
         with self._events:
@@ -206,7 +206,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         finally:
             self._engine.leave(self)
             longest = max((choice.completion_tokens for choice in self._choices), default=0)
-            self._watch.ended(longest, self._count(finished=False), failure)
+            self._watch.ended(longest, self._count(finished=False), failure, self._engine.leaving)
 
     def _finish_all(self, fan_out: FanOut) -> None:
         """Of no tokens every choice is finished before it starts, and costs no step."""

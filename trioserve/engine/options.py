@@ -18,6 +18,7 @@ from trioserve.params import Limits, at_least
 from trioserve.sched.state import SchedulerOptions
 
 MAX_N_CEILING = 16384
+MAX_THREADS = 1024
 DEFAULT_KV_TOKENS = 32768
 # Of a device that doesn't say how many rows cost hardly more than one, if a request asks for drafts all the same.
 DEFAULT_LOOKUP_ROWS = 8
@@ -31,6 +32,12 @@ def _check_limits(_: object, attribute: attrs.Attribute[Limits], limits: Limits)
         raise ParamError(f"max_n must be between 1 and {MAX_N_CEILING}, got {limits.max_n}.", "max_n")
     if limits.max_choices < 1:
         raise ParamError(f"max_choices must be at least 1, got {limits.max_choices}.", "max_choices")
+
+
+def _check_threads(_: object, attribute: attrs.Attribute[int], threads: int) -> None:
+    # the runtime of OpenMP ends the process when the system refuses it a thread
+    if not 1 <= threads <= MAX_THREADS:
+        raise ParamError(f"threads must be between 1 and {MAX_THREADS}, got {threads}.", "threads")
 
 
 def pick_seed() -> int:
@@ -48,8 +55,8 @@ class EngineOptions:
 
     device: Literal["auto", "cpu", "reference"] = "auto"
     """Which device runs the model; auto takes the fastest that the machine has."""
-    threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(1)))
-    """CPU threads of the device; None: the device's own choice."""
+    threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(_check_threads))
+    """CPU threads of the device; None: one for each physical core that the process may use (see default_threads)."""
     context_length: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(2)))
     """Tokens per sequence at most; None: what the model was made for."""
     page_size: int = attrs.field(default=16, validator=at_least(1))

@@ -98,7 +98,9 @@ async def encode_prediction(text: str, tokenizer: Tokenizer, info: DeviceInfo, *
         ) from None
 
 
-def resolve_max_tokens(requested: int | None, default: int | None, prompt_tokens: int, info: DeviceInfo) -> int:
+def resolve_max_tokens(
+    requested: int | None, default: int | None, prompt_tokens: int, info: DeviceInfo, param: str
+) -> int:
     """How many tokens a choice may have.
 
     A number that the caller asked for must fit the context; a default takes what room there is.
@@ -113,8 +115,8 @@ def resolve_max_tokens(requested: int | None, default: int | None, prompt_tokens
         raise ParamError(
             f"This model's maximum context length is {info.context_length} tokens. However, you requested "
             f"{prompt_tokens + requested} tokens ({prompt_tokens} in the prompt, {requested} in the completion). "
-            "Please reduce the prompt or max_tokens.",
-            "max_tokens",
+            "Please reduce the prompt or the completion.",
+            param,
             "context_length_exceeded",
         )
     return requested

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from trioserve.engine.engine import Engine, EngineStatistics
 from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
-from trioserve.errors import EngineClosedError, EngineStoppingError, QueueFullError, TrioserveError
+from trioserve.errors import EngineClosedError, EngineFailedError, EngineStoppingError, QueueFullError, TrioserveError
 from trioserve.events import FinishReason
 from trioserve.web.histogram import (
     FIRST_TOKEN_SECONDS,
@@ -35,6 +35,7 @@ REFUSALS: Final[dict[type[TrioserveError], str]] = {
     QueueFullError: "queue_full",
     EngineStoppingError: "server_stopping",
     EngineClosedError: "engine_closed",
+    EngineFailedError: "engine_failed",
 }
 """The errors with which an engine refuses a request that has no fault of its own."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
@@ -19,7 +20,7 @@ from trioserve.engine.engine import Engine
 from trioserve.engine.generation import Generation
 from trioserve.engine.prompts import Prompt
 from trioserve.engine.snapshot import EngineSnapshot
-from trioserve.errors import EngineStoppingError, RequestNotFoundError
+from trioserve.errors import EngineStoppingError, ParamError, RequestNotFoundError
 from trioserve.params import Limits
 from trioserve.version import __version__
 from trioserve.web.exchange import exchange
@@ -62,6 +63,16 @@ def given_request_id() -> str | None:
     """The caller's X-Request-Id if it is short and plain enough to be harmless in a log (FAN-12); else None."""
     given = request.headers.get("x-request-id", "")
     return given if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable() else None
+
+
+@contextmanager
+def as_written(names: Mapping[str, str]) -> Iterator[None]:
+    """Let the errors of the body name the fields of a request by ``names``, as their caller wrote them."""
+    try:
+        yield
+    except ParamError as error:
+        error.rename(names)
+        raise
 
 
 @attrs.frozen(kw_only=True)
@@ -186,6 +197,10 @@ class Routes:
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
     async def _run(self, job: _Job) -> TrioResponse:
+        with as_written(job.call.names):
+            return await self._answer(job)
+
+    async def _answer(self, job: _Job) -> TrioResponse:
         if not job.call.stream:
             with exchange().closing_scope():
                 async with job.generation as generation:

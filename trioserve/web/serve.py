@@ -64,6 +64,7 @@ async def serve(
             listeners=listeners,
             shutdown=shutdown,
             log_access=log_access,
+            before_closing=engine.begin_cut_off,
             task_status=task_status,
         )
         nursery.cancel_scope.cancel()
