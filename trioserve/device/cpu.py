@@ -36,6 +36,8 @@ from trioserve.model.spec import DecoderSpec
 from trioserve.step import StepPlan, StepResult
 
 BATCH_TOKENS: Final = 512
+FREE_ROWS: Final = 8
+"""A step of so many rows takes about twice as long as one of a single row, which mostly waits for memory."""
 LANES: Final = 16
 """Widths that the kernels are made for are multiples of this."""
 MOST_HEAD_DIM: Final = 256
@@ -123,6 +125,7 @@ class CpuDevice:
             page_size=PAGE_TOKENS,
             page_count=page_count,
             batch_tokens=BATCH_TOKENS,
+            free_rows=FREE_ROWS,
         )
         return cls(decoder, info)
 
