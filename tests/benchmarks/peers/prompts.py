@@ -1,13 +1,16 @@
 """Prompts of an exact number of tokens that no server has seen before.
 
-Owns: the texts. Must not know: who is asked.
+Owns: the texts, and their tokens. Must not know: who is asked.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
+
+from trioserve.model.load import load_model
 
 # more than any answer is long
 _COPIES: Final = 50
@@ -57,6 +60,13 @@ What it contained was not gold, as the rumours had promised, but ninety rolls of
 Each bore the name of a ship, the year of its launch and a melody in a minor key.
 By midnight half the town stood in the street, humming along without knowing the words.
 """.strip().splitlines()
+
+
+def encoder_of(model: Path) -> Encode:
+    """Text to token ids, as the model has them."""
+    loaded = load_model(model)
+    loaded.weights.close()
+    return lambda text: list(loaded.tokenizer.encode(text, add_special=False))
 
 
 def fresh_prompt(encode: Encode, seed: int, tokens: int) -> list[int]:
