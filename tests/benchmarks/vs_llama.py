@@ -8,12 +8,14 @@ is compiled for this machine on first use, which takes some minutes and is kept 
 How it is measured:
 
 - One client for all, which only keeps bytes while an answer streams (peers/stream.py). Every prompt is a new one, given
-  as token ids; both go on past end-of-sequence tokens and draw with the peer's own defaults (temperature aside).
+  as token ids; both go on past end-of-sequence tokens, and draw in the same way (peers/options.py).
 - In every round each server is measured once, in turn. The others are stopped (SIGSTOP) meanwhile. Each is warmed up
   by a short request first, and by one whole unmeasured run before the rounds.
 - n choices are one request with "n" on both: llama-server computes the prompt once, too, and copies its state.
+- Text that repeats its prompt is drawn greedily: a passage stands twice in the prompt, and the model copies it again.
+  It is compared twice: to llama-server as it is, and to its fastest way to draft tokens by lookup.
 - llama-server is started anew for each kind of work, with as many slots as there are choices. Where several flags may
-  be the best (unified KV or not; ways to draft tokens by lookup), all are tried and the fastest is the one compared.
+  be the best (unified KV or not, ways to draft), all are tried and the fastest is the one compared.
 - tokens/s of decoding are those after the first token of each choice; those of prefill are the prompt's tokens until
   the first token. CPU time is that of the server's process, all threads.
 """
@@ -34,9 +36,9 @@ from typing import Final, Literal
 
 import attrs
 import click
-from peers.comparison import Comparison, Figures, report, table, take_turns, write_json
+from peers.comparison import Comparison, Figures, report, summary, table, take_turns, write_json
 from peers.llama import Llama, Setup, setups
-from peers.options import Common, common_options
+from peers.options import PREFILLS, SAMPLING, SINGLE_ANSWER, Common, common_options
 from peers.process import Process, describe_machine, end_children_on_sigterm, free_port
 from peers.prompts import Encode, encoder_of, fresh_prompt, repeating_prompt
 from peers.stream import Streamed, stream
@@ -47,12 +49,6 @@ _OURS: Final = "trioserve"
 _FASTEST: Final = "Q4_0"
 """The quantisation for which llama.cpp's kernels are fastest."""
 _START_TIMEOUT_S: Final = 180.0
-# llama-server's own defaults; without them it sorts the whole vocabulary for each token
-_SAMPLING: Final = {"temperature": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-_SINGLE_ANSWER: Final = 4
-"""A single choice gets this many times the tokens of one of many: it is over soon."""
-_PREFILLS: Final = 4
-"""Prompts per round: one is over sooner than a second."""
 
 
 @attrs.frozen
@@ -71,7 +67,7 @@ class Work:
     @property
     def requests(self) -> int:
         """In one round, one after the other."""
-        return _PREFILLS if self.kind == "prefill" else 1
+        return PREFILLS if self.kind == "prefill" else 1
 
 
 @attrs.frozen
@@ -83,7 +79,7 @@ class Server:
     model: str
 
     def ask(self, prompt: list[int], n: int, tokens: int, *, greedy: bool = False) -> Streamed:
-        sampling = {"temperature": 0.0} if greedy else _SAMPLING
+        sampling = {"temperature": 0.0} if greedy else SAMPLING
         body = {"model": self.model, "prompt": prompt, "n": n, "max_tokens": tokens, "ignore_eos": True, **sampling}
         answer = stream(self.port, body, self.process.cpu)
         if list(answer.reasons.values()) != ["length"] * n:
@@ -94,11 +90,11 @@ class Server:
 def works_of(common: Common) -> list[Work]:
     """Everything that can be compared."""
     prompt, tokens = common.prompt_tokens, common.tokens
-    single = tokens * _SINGLE_ANSWER
+    single = tokens * SINGLE_ANSWER
     return [
         Work("n = 1", 1, prompt, single),
-        Work("n = 1, repeating", 1, prompt, single, "repeat"),
-        Work("n = 1, repeating, peer drafts", 1, prompt, single, "repeat", lookup=True),
+        Work("n = 1, repeating", 1, 2 * single, single, "repeat"),
+        Work("n = 1, repeating, peer drafts", 1, 2 * single, single, "repeat", lookup=True),
         *(Work(f"n = {n}", n, prompt, tokens) for n in common.choices),
         Work(f"prefill of {common.prefill_tokens}", 1, common.prefill_tokens, 1, "prefill"),
     ]
@@ -108,7 +104,7 @@ def measure(server: Server, work: Work, encode: Encode, seed: int) -> Figures:
     """One contestant's part of one round; it is stopped afterwards."""
     with server.process.running():
         server.ask(fresh_prompt(encode, 0, 16), 1, 8)
-        return figures_of(work, [ask_for(server, work, encode, seed * _PREFILLS + k) for k in range(work.requests)])
+        return figures_of(work, [ask_for(server, work, encode, seed * PREFILLS + k) for k in range(work.requests)])
 
 
 @attrs.frozen
@@ -123,7 +119,7 @@ def ask_for(server: Server, work: Work, encode: Encode, seed: int) -> Answered:
     """One request of the work."""
     if work.kind != "repeat":
         return Answered(server.ask(fresh_prompt(encode, seed, work.prompt_tokens), work.n, work.tokens))
-    prompt, rest = repeating_prompt(encode, seed, work.prompt_tokens // 2)
+    prompt, rest = repeating_prompt(encode, seed, work.tokens)
     answer = server.ask(prompt, 1, work.tokens, greedy=True)
     text = answer.texts[0]
     repeated = next((i for i, (got, said) in enumerate(zip(text, rest, strict=False)) if got != said), len(rest))
@@ -205,8 +201,7 @@ class Arena:
 
     def fastest(self, work: Work, model: Path, keep: contextlib.ExitStack) -> tuple[Server, Setup]:
         """llama-server with the setup that is fastest for this work, warmed up; ``keep`` ends it."""
-        # a prompt that repeats is a little longer than asked for
-        candidates = setups(work.n, 2 * work.prompt_tokens, work.tokens, lookup=work.lookup)
+        candidates = setups(work.n, work.prompt_tokens, work.tokens, lookup=work.lookup)
         if len(candidates) > 1:
             rates = {}
             for setup in candidates:
@@ -249,7 +244,7 @@ def run(common: Common, llama: Llama, serve_flags: Sequence[str], *, both: bool)
         "machine": describe_machine(),
         "versions": {"trioserve": __version__, "llama.cpp": llama.version()},
         "settings": {**common.described(), "serve_flags": serve_flags},
-        "sampling": _SAMPLING,
+        "sampling": SAMPLING,
     }
     comparisons: list[Comparison] = []
     with contextlib.ExitStack() as stack:
@@ -258,13 +253,13 @@ def run(common: Common, llama: Llama, serve_flags: Sequence[str], *, both: bool)
         ours = {_OURS: stack.enter_context(arena.serve(model))}
         if both:
             ours[f"{_OURS}, {_FASTEST}"] = stack.enter_context(arena.serve(requantised))
-        files = {"llama-server, same file": model, f"llama-server, {_FASTEST}": requantised}
+        files = {"llama.cpp, same file": model, f"llama.cpp, {_FASTEST}": requantised}
         for work in works:
             comparisons.append(arena.compare(work, ours, files))
-            click.echo(table(comparisons[-1:], _OURS) + "\n")
+            click.echo(summary(comparisons[-1], _OURS))
             if common.json:
                 write_json(common.json, report(comparisons, _OURS, **about))
-    click.echo(table(comparisons, _OURS))
+    click.echo("\n" + table(comparisons, _OURS))
 
 
 @click.command(help=__doc__)

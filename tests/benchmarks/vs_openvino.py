@@ -29,21 +29,15 @@ from typing import Final
 
 import attrs
 import click
-from peers.comparison import Comparison, Figures, report, table, take_turns, write_json
+from peers.comparison import Comparison, Figures, report, summary, table, take_turns, write_json
 from peers.llama import Llama
-from peers.options import Common, common_options
+from peers.options import PREFILLS, SAMPLING, SINGLE_ANSWER, Common, common_options
 from peers.process import Process, describe_machine, end_children_on_sigterm, environment_of
 from peers.prompts import Encode, encoder_of, fresh_prompt
 
 _OURS: Final = "trioserve"
 _PEER: Final = "OpenVINO GenAI"
 _WORKERS: Final = Path(__file__).parent / "peers"
-# drawn from the whole distribution: for both the fastest way that is not greedy
-_SAMPLING: Final = {"temperature": 1.0}
-_SINGLE_ANSWER: Final = 4
-"""A single choice gets this many times the tokens of one of many: it is over soon."""
-_PREFILLS: Final = 4
-"""Prompts per round: one is over sooner than a second."""
 
 
 @attrs.frozen
@@ -65,7 +59,7 @@ class Worker:
 
     def order(self, prompt: Sequence[int], n: int, tokens: int) -> tuple[float, float]:
         """The seconds and CPU seconds that an answer took."""
-        content = {"prompt": prompt, "n": n, "tokens": tokens, "sampling": _SAMPLING}
+        content = {"prompt": prompt, "n": n, "tokens": tokens, "sampling": SAMPLING}
         self.process.stdin.write(json.dumps(content) + "\n")
         self.process.stdin.flush()
         answer = read_line(self.process)
@@ -96,7 +90,7 @@ def started(command: Sequence[object], log: Path) -> Iterator[Worker]:
 def works_of(common: Common) -> list[Work]:
     """Everything that can be compared."""
     return [
-        Work("n = 1", 1, common.prompt_tokens, common.tokens * _SINGLE_ANSWER),
+        Work("n = 1", 1, common.prompt_tokens, common.tokens * SINGLE_ANSWER),
         *(Work(f"n = {n}", n, common.prompt_tokens, common.tokens) for n in common.choices),
         Work(f"prefill of {common.prefill_tokens}", 0, common.prefill_tokens, 1),
     ]
@@ -107,12 +101,12 @@ def measure(worker: Worker, work: Work, encode: Encode, seed: int) -> Figures:
     with worker.process.running():
         worker.order(fresh_prompt(encode, 0, 16), 1, 8)
         if work.n == 0:
-            prompts = [fresh_prompt(encode, seed * _PREFILLS + k, work.prompt_tokens) for k in range(_PREFILLS)]
+            prompts = [fresh_prompt(encode, seed * PREFILLS + k, work.prompt_tokens) for k in range(PREFILLS)]
             times = [worker.order(prompt, 1, 1) for prompt in prompts]
             seconds, cpu = (sum(each) for each in zip(*times, strict=True))
-            tokens = work.prompt_tokens * _PREFILLS
+            tokens = work.prompt_tokens * PREFILLS
         else:
-            prompt = fresh_prompt(encode, seed * _PREFILLS, work.prompt_tokens)
+            prompt = fresh_prompt(encode, seed * PREFILLS, work.prompt_tokens)
             worker.order(prompt, 1, 1)
             seconds, cpu = worker.order(prompt, work.n, work.tokens)
             tokens = work.n * work.tokens
@@ -151,15 +145,15 @@ def run(common: Common, peers_model: Path, cache_gib: int) -> None:
             "machine": machine,
             "versions": {name: worker.version for name, worker in workers.items()},
             "settings": {**common.described(), "peers_model": peers_model.name, "peers_cache_gib": cache_gib},
-            "sampling": _SAMPLING,
+            "sampling": SAMPLING,
         }
         seeds = itertools.count(1)
         for work in works:
             comparisons.append(compare(work, workers, encode, common.rounds, seeds))
-            click.echo(table(comparisons[-1:], _OURS) + "\n")
+            click.echo(summary(comparisons[-1], _OURS))
             if common.json:
                 write_json(common.json, report(comparisons, _OURS, **about))
-    click.echo(table(comparisons, _OURS))
+    click.echo("\n" + table(comparisons, _OURS))
 
 
 @click.command(help=__doc__)

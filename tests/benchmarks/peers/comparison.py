@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -80,30 +80,44 @@ def take_turns(contestants: Sequence[str], round_number: int) -> list[str]:
 
 
 def table(comparisons: Sequence[Comparison], ours: str) -> str:
-    """All comparisons as a table of reStructuredText, which reads well as it is.
+    """Two tables of reStructuredText, which read well as they are: tokens/s, and CPU time per token.
 
-    A peer's last columns: how many times its rate ours is, with the lowest and highest of all rounds, and how many
-    times our CPU time its own is.
+    Medians. Beside each peer is how many times better ours is, with the lowest and the highest of all rounds.
     """
+    rates = _side_by_side(comparisons, ours, Comparison.rate, Comparison.ratio, "{:.0f}")
+    cpu_ms = _side_by_side(comparisons, ours, Comparison.cpu_ms, Comparison.cpu_ratio, "{:.2f}")
+    return f"Tokens per second\n\n{simple_table(rates)}\n\nCPU milliseconds per token\n\n{simple_table(cpu_ms)}"
+
+
+def _side_by_side(
+    comparisons: Sequence[Comparison],
+    ours: str,
+    figure: Callable[[Comparison, str], Spread],
+    ratio: Callable[[Comparison, str, str], Spread],
+    written: str,
+) -> list[list[str]]:
     names = comparisons[0].contestants
     head = ["work"]
     for name in names:
-        head += [f"{name}, tok/s", "CPU ms"]
-        if name != ours:
-            head += ["ratio", "CPU ratio"]
+        head += [name] if name == ours else [name, "ratio"]
     rows = [head]
     for each in comparisons:
         row = [each.work]
         for name in names:
-            row += [f"{each.rate(name).median:.0f}", f"{each.cpu_ms(name).median:.2f}"]
+            row.append(written.format(figure(each, name).median))
             if name != ours:
-                ratio = each.ratio(ours, name)
-                row += [
-                    f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})",
-                    f"{each.cpu_ratio(ours, name).median:.2f}",
-                ]
+                times = ratio(each, ours, name)
+                row.append(f"{times.median:.2f} ({times.low:.2f}-{times.high:.2f})")
         rows.append(row)
-    return simple_table(rows)
+    return rows
+
+
+def summary(comparison: Comparison, ours: str) -> str:
+    """One comparison while others are still to come."""
+    parts = [f"{name} {comparison.rate(name).median:.0f}" for name in comparison.contestants]
+    ratios = [f"{comparison.ratio(ours, name).median:.2f}" for name in comparison.contestants if name != ours]
+    chosen = "".join(f"; {name}: {setup}" for name, setup in comparison.setup.items())
+    return f"{comparison.work}: {', '.join(parts)} tok/s, ratio {', '.join(ratios)}{chosen}"
 
 
 def simple_table(rows: Sequence[Sequence[str]]) -> str:
@@ -111,11 +125,11 @@ def simple_table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rule = "  ".join("=" * width for width in widths)
 
-    def line(row: Sequence[str]) -> str:
+    def aligned(row: Sequence[str]) -> str:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         return "  ".join(cells)
 
-    return "\n".join([rule, line(rows[0]), rule, *(line(row) for row in rows[1:]), rule])
+    return "\n".join([rule, aligned(rows[0]), rule, *(aligned(row) for row in rows[1:]), rule])
 
 
 def report(comparisons: Sequence[Comparison], ours: str, **about: object) -> dict[str, object]:

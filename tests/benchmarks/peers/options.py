@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import click
@@ -16,6 +16,13 @@ from trioserve.model.cache import default_cache_dir
 from trioserve.model.sources import resolve
 
 T = TypeVar("T")
+
+SAMPLING: Final = {"temperature": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""How everybody draws: llama-server's defaults but for the temperature. Both peers are slower without top_k."""
+SINGLE_ANSWER: Final = 4
+"""A single choice gets this many times the tokens of one of many: it is over soon."""
+PREFILLS: Final = 4
+"""Prompts that are only read, per round: one is over soon, too."""
 
 
 def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from typing import Final
 
 from trioserve.model.load import load_model
 
-# more than any answer is long
-_COPIES: Final = 50
+# at most so many are the words that begin the last copy
+_BEGUN_TOKENS: Final = 16
 
 Encode = Callable[[str], list[int]]
 
@@ -82,16 +82,18 @@ def fresh_prompt(encode: Encode, seed: int, tokens: int) -> list[int]:
 
 
 def repeating_prompt(encode: Encode, seed: int, passage_tokens: int) -> tuple[list[int], str]:
-    """A passage of about so many tokens, twice and begun a third time; and how the text goes on if it is copied.
+    """A passage of about so many tokens, twice and begun a third time; and the passage from there on.
 
-    A model that is asked greedily goes on copying, as an answer does that quotes, edits or translates its prompt.
+    A model that is asked greedily goes on copying to the end of the passage, as an answer does that quotes or edits
+    its prompt.
     """
     chosen = random.Random(seed).sample(_SENTENCES, len(_SENTENCES))
     passage = f"Chapter {seed}."
     for sentence in chosen:
         passage += f" {sentence}"
-        if len(encode(passage)) >= passage_tokens:
+        # with some more than that, since its first words are the prompt's
+        if len(encode(passage)) >= passage_tokens + _BEGUN_TOKENS:
             break
     opening = passage.split(" ", 6)
     begun = " ".join(opening[:6])
-    return encode(f"{passage}\n\n{passage}\n\n{begun}"), f" {opening[6]}" + f"\n\n{passage}" * _COPIES
+    return encode(f"{passage}\n\n{passage}\n\n{begun}"), f" {opening[6]}"

@@ -124,12 +124,15 @@ def _unframe(pieces: list[bytes]) -> tuple[int, bytes]:
     protocol.receive_data(b"")
     status, body = 0, bytearray()
     while True:
-        event = protocol.next_event()
+        try:
+            event = protocol.next_event()
+        except h11.RemoteProtocolError as error:
+            raise ConnectionError(f"the response is broken: {error}") from error
         if isinstance(event, h11.Response):
             status = event.status_code
         elif isinstance(event, h11.Data):
             body += event.data
         elif isinstance(event, h11.EndOfMessage):
             return status, bytes(body)
-        elif event is h11.NEED_DATA or isinstance(event, h11.ConnectionClosed):
+        else:
             raise ConnectionError("the response has no end")
