@@ -206,7 +206,6 @@ class Arena:
             rates = {}
             for setup in candidates:
                 with self.peer(model, setup) as server:
-                    measure(server, work, self._encode, next(self._seeds))
                     rates[setup.name] = measure(server, work, self._encode, next(self._seeds)).rate
             candidates.sort(key=lambda setup: rates[setup.name], reverse=True)
             tried = ", ".join(f"{name}: {rate:.0f}" for name, rate in rates.items())

@@ -128,11 +128,9 @@ def _unframe(pieces: list[bytes]) -> tuple[int, bytes]:
             event = protocol.next_event()
         except h11.RemoteProtocolError as error:
             raise ConnectionError(f"the response is broken: {error}") from error
+        if isinstance(event, h11.EndOfMessage):
+            return status, bytes(body)
         if isinstance(event, h11.Response):
             status = event.status_code
         elif isinstance(event, h11.Data):
             body += event.data
-        elif isinstance(event, h11.EndOfMessage):
-            return status, bytes(body)
-        else:
-            raise ConnectionError("the response has no end")

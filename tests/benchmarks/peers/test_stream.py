@@ -41,7 +41,7 @@ def test_an_event_may_be_spread_over_chunks() -> None:
         ([HEAD, chunk(b'data: {"error": "full"}\n\n'), chunk(b"data: [DONE]\n\n"), chunk(b"")], "has an error"),
         ([HEAD, *map(chunk, ANSWER[:-1]), chunk(b"")], "without"),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ndata"], "is broken"),
-        ([], "has no end"),
+        ([], "is broken"),
     ],
 )
 def test_half_an_answer_is_an_error(pieces: list[bytes], said: str) -> None:
