@@ -268,8 +268,9 @@ async def test_what_a_shutdown_cuts_off_has_not_left_by_itself(entered: bool) ->
         if entered:
             await trio.sleep(0.1)
         else:
-            # it waits for the answer to its submit
-            await trio.lowlevel.checkpoint()
+            # it is being tokenized, or waits for the answer to its submit
+            while engine.statistics().requests == 0:  # noqa: ASYNC110  # it is the turns that count
+                await trio.lowlevel.checkpoint()
         engine.begin_drain()
         engine.begin_cut_off()
         nursery.cancel_scope.cancel()

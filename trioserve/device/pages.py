@@ -8,13 +8,12 @@ A *slot* holds one token: slot page * page_size + i is the i-th of a page.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from trioserve.errors import ParamError
+from trioserve.device.memory import check_memory
 from trioserve.model.spec import DecoderSpec
 
 FLOAT32_BYTES = 4
@@ -29,7 +28,7 @@ class KVPages:
             ParamError: there is no memory for so many.
         """
         shape = (spec.layers, page_count, page_size, spec.kv_heads, spec.head_dim)
-        _check_memory(page_count * page_size, 2 * FLOAT32_BYTES * math.prod(shape))
+        check_memory(page_count * page_size, 2 * FLOAT32_BYTES * math.prod(shape))
         self._keys = torch.zeros(shape, device=device)
         """[layers, pages, page_size, kv_heads, head_dim] float32, after rope."""
         self._values = torch.zeros(shape, device=device)
@@ -60,14 +59,3 @@ class KVPages:
         keys = self._keys[layer].flatten(0, 1).index_select(0, slots)
         values = self._values[layer].flatten(0, 1).index_select(0, slots)
         return keys, values
-
-
-def _check_memory(tokens: int, size: int) -> None:
-    """Refuse what the machine has no memory for, instead of being ended by it when the pages are written."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > memory:
-        raise ParamError(
-            f"kv_tokens is too large: the keys and values of {tokens} tokens take {size / 1e9:,.1f} GB, "
-            f"and this machine has {memory / 1e9:,.1f} GB of memory.",
-            "kv_tokens",
-        )

@@ -6,14 +6,15 @@ Owns: FakeServer and how to start it. Must not know: what a test asks.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any, Final
 
 import attrs
 import trio
 
 from trioserve.engine.engine import Engine
+from trioserve.engine.open import EngineBlock
 from trioserve.engine.options import EngineOptions
 from trioserve.testing.device import FakeDevice, Script
 from trioserve.testing.engine import FAKE_MODEL, FAKE_OPTIONS, count_for_ever, open_fake_engine
@@ -86,19 +87,34 @@ def events_of(body: bytes) -> list[Any]:
     return [event[6:] if event == "data: [DONE]" else json.loads(event.removeprefix("data: ")) for event in events]
 
 
-@asynccontextmanager
-async def serving(
+class _ServerBlock(AbstractAsyncContextManager[FakeServer]):
+    def __init__(self, block: EngineBlock, device: FakeDevice, options: ServeOptions) -> None:
+        self._block = block
+        self._device = device
+        self._options = options
+
+    async def __aenter__(self) -> FakeServer:
+        engine = await self._block.__aenter__()
+        app = create_app(engine, self._options)
+        prepare_app(app, self._options)
+        accesses: list[Access] = []
+        state = ServerState(accesses.append)
+        return FakeServer(engine, self._device, AsgiClient(app, state={STATE_KEY: state}), state, accesses)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        # an async with in two halves, so no shield is wanted
+        return await self._block.__aexit__(exc_type, exc, traceback)  # noqa: ASYNC102
+
+
+def serving(
     script: Script = count_for_ever,
     *,
     options: EngineOptions = FAKE_OPTIONS,
     serve_options: ServeOptions = SERVE_OPTIONS,
     **settings: Any,
-) -> AsyncIterator[FakeServer]:
-    """A server over a fake engine; ``settings`` are those of open_fake_engine."""
+) -> AbstractAsyncContextManager[FakeServer]:
+    """A block that holds a server over a fake engine; ``settings`` are those of open_fake_engine."""
     block, device = open_fake_engine(script, options=options, **settings)
-    async with block as engine:
-        app = create_app(engine, serve_options)
-        prepare_app(app, serve_options)
-        accesses: list[Access] = []
-        state = ServerState(accesses.append)
-        yield FakeServer(engine, device, AsgiClient(app, state={STATE_KEY: state}), state, accesses)
+    return _ServerBlock(block, device, serve_options)
