@@ -9,6 +9,7 @@
 #pragma once
 
 #include "level.h"
+#include "rows.h"
 #include "shapes.h"
 #include "simd.h"
 
@@ -124,6 +125,8 @@ static void add_values(const float* weights, const float* factors, const uint16_
 #endif
 
 INLINE float exp_of(float x) {
+  // most often the largest score stays the largest
+  if (x == 0.0f) return 1.0f;
   float v[LANES];
   store(v, exp(all(x)));
   return v[0];

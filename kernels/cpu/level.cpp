@@ -2,11 +2,10 @@
 
 #include "level.h"
 
+#include "attention.h"
 #include "matmul.h"
 #include "rows.h"
 #include "sampler.h"
-// needs rows.h
-#include "attention.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)

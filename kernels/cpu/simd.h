@@ -287,30 +287,63 @@ INLINE void store_bytes(int8_t* p, I a) { EACH_LANE p[i] = (int8_t)a.v[i]; }
 #undef EACH_LANE
 #endif
 
+#if defined(__AVX2__)
+
+#if defined(__AVX512F__)
+INLINE __m256 low_half(F a) { return _mm512_castps512_ps256(a.v); }
+INLINE __m256 high_half(F a) { return _mm512_extractf32x8_ps(a.v, 1); }
+INLINE __m256i low_half(I a) { return _mm512_castsi512_si256(a.v); }
+INLINE __m256i high_half(I a) { return _mm512_extracti64x4_epi64(a.v, 1); }
+#else
+INLINE __m256 low_half(F a) { return a.a; }
+INLINE __m256 high_half(F a) { return a.b; }
+INLINE __m256i low_half(I a) { return a.a; }
+INLINE __m256i high_half(I a) { return a.b; }
+#endif
+
 // The sum of the lanes: halves are added to each other until one is left.
 INLINE float sum(F a) {
-  float v[LANES];
-  store(v, a);
-  for (int half = LANES / 2; half; half /= 2)
-    for (int i = 0; i < half; i++) v[i] += v[i + half];
-  return v[0];
-}
-
-INLINE int32_t sum(I a) {
-  int32_t v[LANES];
-  store(v, a);
-  int32_t total = 0;
-  for (int i = 0; i < LANES; i++) total += v[i];
-  return total;
+  const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 INLINE float largest(F a) {
-  float v[LANES];
-  store(v, a);
-  float best = v[0];
-  for (int i = 1; i < LANES; i++) best = v[i] > best ? v[i] : best;
+  const __m256 eight = _mm256_max_ps(low_half(a), high_half(a));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+INLINE int32_t sum(I a) {
+  const __m256i eight = _mm256_add_epi32(low_half(a), high_half(a));
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+}
+
+#else
+
+INLINE float sum(F a) {
+  for (int half = LANES / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) a.v[i] += a.v[i + half];
+  return a.v[0];
+}
+
+INLINE float largest(F a) {
+  float best = a.v[0];
+  for (int i = 1; i < LANES; i++) best = a.v[i] > best ? a.v[i] : best;
   return best;
 }
+
+INLINE int32_t sum(I a) {
+  int32_t total = 0;
+  for (int i = 0; i < LANES; i++) total += a.v[i];
+  return total;
+}
+
+#endif
 
 // e ** a, within 2 units in the last place for a in [-87, 88]; 0 below -87, and what is above 88 counts as 88.
 //

@@ -168,8 +168,7 @@ class CpuDevice:
         assert self._decoder is not None, "the device is closed"
         spans, rows = plan.spans, plan.rows
         count = len(rows.tokens)
-        drawn, log_probabilities = array("i", bytes(4 * count)), array("d", bytes(8 * count))
-        wants = array("i", bytes(4 * count))
+        drawn, logprobs = array("i", bytes(4 * count)), array("d", bytes(8 * count))
         step = NativeStep(
             copy_count=len(plan.copies) // 2,
             span_count=len(spans.starts) - 1,
@@ -190,16 +189,16 @@ class CpuDevice:
             top_ps=address(rows.top_ps),
             min_ps=address(rows.min_ps),
             top_ks=address(rows.top_ks),
-            wants_log_probability=address(wants),
+            wants_log_probability=address(rows.logprobs),
             drawn=address(drawn),
-            log_probabilities=address(log_probabilities),
+            log_probabilities=address(logprobs),
             logits=None if logits is None else logits.ctypes.data,
         )
         try:
             self._decoder.run(step)
         except NativeError as error:
             raise DeviceError(f"Step {plan.number} failed: {error}.") from error
-        return StepResult(plan.number, drawn)
+        return StepResult(plan.number, drawn, logprobs if any(rows.logprobs) else array("d"))
 
 
 def _native_spec(spec: DecoderSpec) -> NativeSpec:
