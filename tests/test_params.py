@@ -22,6 +22,8 @@ from trioserve.params import Limits, SamplingParams
         ("min_p", [-0.1, 1.1, math.nan, True]),
         ("seed", [2**63, -(2**63) - 1, 1.0, True]),
         ("ignore_eos", [1, "yes", None]),
+        ("prompt_lookup", [1, "yes"]),
+        ("prediction", [1, ("a",), b"a"]),
         ("stop", ["", ("a", ""), (1,), "x" * 1025, tuple("abc" * 30)]),
     ],
 )

@@ -27,6 +27,10 @@ class ChoiceUsage:
     discarded_tokens: int = 0
     """Completion tokens of the candidates of best_of that are no choices; counted at choice 0 of each prompt, 0 at its
     siblings."""
+    accepted_prediction_tokens: int = 0
+    """Completion tokens that came without a step of their own, since a draft had them right."""
+    rejected_prediction_tokens: int = 0
+    """Draft tokens that are not in the completion. They are in no other count."""
 
 
 @attrs.frozen

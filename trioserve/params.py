@@ -155,6 +155,11 @@ class SamplingParams:
     """When the choices that still run end with the reason "cancelled"."""
     choice_errors: Literal["fail", "isolate"] = "fail"
     """What a choice that fails means: the request fails, or the choice alone ends with the reason "error" (FAN-24)."""
+    prompt_lookup: bool | None = None
+    """Take drafts from the prompt and the answer itself, which changes the speed and nothing else. None: as the engine
+    is set up."""
+    prediction: str | None = None
+    """A text that the answers may repeat in large part. Drafts are taken from it, whatever ``prompt_lookup`` says."""
 
     def __attrs_post_init__(self) -> None:
         _check_int("n", self.n, 1)
@@ -177,6 +182,10 @@ class SamplingParams:
         self._check_choice_params()
         if self.choice_errors not in ("fail", "isolate"):
             raise ParamError(f"choice_errors must be fail or isolate, got {self.choice_errors!r}.", "choice_errors")
+        if not isinstance(self.prompt_lookup, (bool, type(None))):
+            raise ParamError(f"prompt_lookup must be true or false, got {self.prompt_lookup!r}.", "prompt_lookup")
+        if not isinstance(self.prediction, (str, type(None))):
+            raise ParamError(f"prediction must be a text, got {self.prediction!r}.", "prediction")
 
     def _check_choice_params(self) -> None:
         given = len(self.choice_params)

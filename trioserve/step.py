@@ -5,8 +5,8 @@ build on them and neither may import the other.
 Must not know: requests, text, tensors.
 
 Vocabulary: a *span* is a run of consecutive tokens of one sequence computed in this step (a prefill chunk, or
-one token of a decode). A *row* is one token to draw. Several rows may draw from the logits of the same token:
-the n first tokens of a group do.
+one token of a decode, perhaps with a draft after it). A *row* is one token to draw. Several rows may draw from the
+logits of the same token: the n first tokens of a group do. A decode with a draft draws after each token of its span.
 
 ``array`` typecodes: "i" int32, "Q" uint64, "d" float64. They support the buffer protocol, so a device reads
 them without a copy.
@@ -72,7 +72,8 @@ class StepPlan:
     spans: SpanArrays
     rows: RowArrays
     shared: array[int]
-    """[3 * G] "i" triples (first span, span count, shared pages): these consecutive spans begin with the same pages."""
+    """[3 * G] "i" triples (first span, span count, shared pages): these consecutive spans begin with the same pages.
+    Each of them has one token."""
 
 
 @attrs.frozen(eq=False)

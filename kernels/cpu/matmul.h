@@ -34,7 +34,6 @@ INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, c
     __m512i dot[W];
     for (int c = 0; c < W; c++) dot[c] = _mm512_setzero_si512();
     for (int i = 0; i < CHUNKS / 2; i++) {
-      _mm_prefetch((const char*)panel + 4096 + 64 * i, _MM_HINT_T0);
       const __m512i both = _mm512_loadu_si512(panel + 64 * i);
       const __m512i even = _mm512_and_si512(both, low_nibbles);
       const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(both, 4), low_nibbles);
@@ -57,24 +56,21 @@ template <int W>
 INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   // The instruction wants one operand unsigned: 128 is added to the weights, and 128 times the sum subtracted.
   const __m512i offset = _mm512_set1_epi8((char)0x80);
-  const uint8_t* scales = panel + INT8_GROUP_BYTES * (size_t)groups;
   F result[W];
   for (int c = 0; c < W; c++) result[c] = all(0.0f);
   for (int g = 0; g < groups; g++) {
     const int32_t* activations = (const int32_t*)values;
     const int32_t* sums = (const int32_t*)(summaries + 2 * W);
+    const uint8_t* bytes = panel + int8_values(g);
     __m512i dot[W];
     for (int c = 0; c < W; c++) dot[c] = _mm512_set1_epi32(-128 * sums[c]);
     for (int i = 0; i < CHUNKS; i++) {
-      _mm_prefetch((const char*)panel + 4096 + 64 * i, _MM_HINT_T0);
-      const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(panel + 64 * i), offset);
+      const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(bytes + 64 * i), offset);
       for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], weights, activations + i * W + c);
     }
-    const F scale = load_halves(scales);
+    const F scale = load_halves(panel + int8_scales(g));
     for (int c = 0; c < W; c++)
       result[c] = fma(to_float(I{dot[c]}), mul(scale, all(summaries[c])), result[c]);
-    panel += INT8_GROUP_BYTES;
-    scales += INT8_SCALE_BYTES;
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }
@@ -109,7 +105,6 @@ INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, c
     __m256i dot[W][2];
     for (int c = 0; c < W; c++) dot[c][0] = dot[c][1] = _mm256_setzero_si256();
     for (int i = 0; i < CHUNKS; i++) {
-      _mm_prefetch((const char*)panel + 4096 + 64 * (i / 2), _MM_HINT_T0);
       const __m256i* both = (const __m256i*)(panel + 64 * (i / 2));
       __m256i a = _mm256_loadu_si256(both), b = _mm256_loadu_si256(both + 1);
       if (i % 2) a = _mm256_srli_epi16(a, 4), b = _mm256_srli_epi16(b, 4);
@@ -144,14 +139,12 @@ INLINE __m256i signed_dot4(__m256i weights, __m256i activation, __m256i ones) {
 template <int W>
 INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   const __m256i ones = _mm256_set1_epi16(1);
-  const uint8_t* scales = panel + INT8_GROUP_BYTES * (size_t)groups;
   for (int c = 0; c < W; c++) store(out + c * PANEL, all(0.0f));
   for (int g = 0; g < groups; g++) {
     __m256i dot[W][2];
     for (int c = 0; c < W; c++) dot[c][0] = dot[c][1] = _mm256_setzero_si256();
     for (int i = 0; i < CHUNKS; i++) {
-      _mm_prefetch((const char*)panel + 4096 + 64 * i, _MM_HINT_T0);
-      const __m256i* weights = (const __m256i*)(panel + 64 * i);
+      const __m256i* weights = (const __m256i*)(panel + int8_values(g) + 64 * i);
       const __m256i a = _mm256_loadu_si256(weights), b = _mm256_loadu_si256(weights + 1);
       for (int c = 0; c < W; c++) {
         const __m256i activation = broadcast4(values + CHUNK * (i * W + c));
@@ -161,14 +154,12 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
         keep(dot[c][1]);
       }
     }
-    const F scale = load_halves(scales);
+    const F scale = load_halves(panel + int8_scales(g));
     for (int c = 0; c < W; c++) {
       const I sum = {dot[c][0], dot[c][1]};
       const F factor = mul(scale, all(summaries[c]));
       store(out + c * PANEL, fma(to_float(sum), factor, load(out + c * PANEL)));
     }
-    panel += INT8_GROUP_BYTES;
-    scales += INT8_SCALE_BYTES;
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }
@@ -225,18 +216,16 @@ INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, c
 
 template <int W>
 INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
-  const uint8_t* scales = panel + INT8_GROUP_BYTES * (size_t)groups;
   F result[W];
   for (int c = 0; c < W; c++) result[c] = all(0.0f);
   for (int g = 0; g < groups; g++) {
+    const auto* bytes = (const int8_t*)panel + int8_values(g);
     int32_t dot[W][PANEL] = {};
     for (int i = 0; i < CHUNKS; i++)
-      for (int c = 0; c < W; c++) add_dot4(dot[c], (const int8_t*)panel + 64 * i, values + CHUNK * (i * W + c));
-    const F scale = load_halves(scales);
+      for (int c = 0; c < W; c++) add_dot4(dot[c], bytes + 64 * i, values + CHUNK * (i * W + c));
+    const F scale = load_halves(panel + int8_scales(g));
     for (int c = 0; c < W; c++)
       result[c] = fma(to_float(load_sums(dot[c])), mul(scale, all(summaries[c])), result[c]);
-    panel += INT8_GROUP_BYTES;
-    scales += INT8_SCALE_BYTES;
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }

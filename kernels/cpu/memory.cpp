@@ -39,4 +39,17 @@ Buffer::~Buffer() {
   if (mapped_) munmap(mapped_, mapped_bytes_);
 }
 
+uint8_t* Arena::take(size_t bytes) {
+  // memory that is never touched costs nothing
+  constexpr size_t BLOCK = size_t{256} << 20;
+  bytes = (bytes + 63) / 64 * 64;
+  if (blocks_.empty() || used_ + bytes > blocks_.back().bytes()) {
+    blocks_.emplace_back(bytes > BLOCK ? bytes : BLOCK);
+    used_ = 0;
+  }
+  uint8_t* start = blocks_.back().as<uint8_t>() + used_;
+  used_ += bytes;
+  return start;
+}
+
 }  // namespace trioserve

@@ -150,9 +150,8 @@ void pack_int4(Kind kind, const uint8_t* row, int groups, int lane, uint8_t* out
 }
 
 void pack_int8(Kind kind, const uint8_t* row, int width, int groups, int lane, uint8_t* out) {
-  uint8_t* scales = out + INT8_GROUP_BYTES * (size_t)groups;
   const size_t block = row_bytes(kind, kind == Kind::Q6_K ? 256 : GROUP);
-  for (int g = 0; g < groups; g++, out += INT8_GROUP_BYTES, scales += INT8_SCALE_BYTES) {
+  for (int g = 0; g < groups; g++) {
     int8_t values[GROUP];
     uint16_t scale;
     if (kind == Kind::Q8_0) {
@@ -168,8 +167,9 @@ void pack_int8(Kind kind, const uint8_t* row, int width, int groups, int lane, u
         dequantise(kind, row + block * (size_t)g, count, x);
       scale = float_to_half(quantise_group(x, count, values));
     }
-    for (int i = 0; i < CHUNKS; i++) memcpy(out + 64 * i + CHUNK * lane, values + CHUNK * i, CHUNK);
-    memcpy(scales + 2 * lane, &scale, 2);
+    uint8_t* to = out + int8_values(g) + CHUNK * lane;
+    for (int i = 0; i < CHUNKS; i++) memcpy(to + 64 * i, values + CHUNK * i, CHUNK);
+    memcpy(out + int8_scales(g) + 2 * lane, &scale, 2);
   }
 }
 
@@ -237,11 +237,10 @@ void pack_panel(Kind kind, const uint8_t* data, int rows, int width, int panel, 
 }
 
 void unpack_int8_row(const uint8_t* panel, int width, int lane, float* out) {
-  const uint8_t* scales = panel + INT8_GROUP_BYTES * (size_t)groups_of(width);
   for (int i = 0; i < width; i++) {
     const int group = i / GROUP, chunk = i % GROUP / CHUNK;
-    const auto value = (int8_t)panel[INT8_GROUP_BYTES * (size_t)group + 64 * chunk + CHUNK * lane + i % CHUNK];
-    out[i] = read_half(scales + INT8_SCALE_BYTES * (size_t)group + 2 * lane) * (float)value;
+    const auto value = (int8_t)panel[int8_values(group) + 64 * chunk + CHUNK * lane + i % CHUNK];
+    out[i] = read_half(panel + int8_scales(group) + 2 * lane) * (float)value;
   }
 }
 

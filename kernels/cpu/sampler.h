@@ -216,7 +216,6 @@ INLINE float reach(const float* values, const float* weights, int size, float lo
     const int count = collect(values, weights, size, low, high, candidates);
     if (count <= CANDIDATES) return settle(candidates, count, above, target);
     const Range range = range_within(values, size, low, high);
-    if (range.least == range.most) return range.least;
     float bounds[PARTS];
     double sums[PARTS];
     const double width = (double)range.most - range.least;

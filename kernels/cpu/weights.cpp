@@ -14,24 +14,55 @@ Vector read_vector(Kind kind, const uint8_t* data, int count) {
   return values;
 }
 
+// How many bytes a matrix takes.
+size_t packed_bytes(Kind kind, int rows, int width) {
+  return panel_bytes(packed_format(kind), groups_of(width)) * (size_t)panels_of(rows);
+}
+
 }  // namespace
 
-Matrix Weights::pack(Kind kind, const uint8_t* data, int rows, int width, Team& team) {
+uint8_t* Weights::take(size_t bytes) {
+  bytes_ += bytes;
+  return arena_.take(bytes);
+}
+
+Matrix Weights::pack(Kind kind, const uint8_t* data, int rows, int width, uint8_t* to, Team& team) {
   Matrix matrix;
   matrix.format = packed_format(kind);
   matrix.rows = rows;
   matrix.width = width;
   matrix.groups = groups_of(width);
   matrix.panels = panels_of(rows);
-  const size_t size = panel_bytes(matrix.format, matrix.groups);
-  // what is beyond the end is prefetched, never used
-  matrix.memory = Buffer(size * (size_t)matrix.panels);
-  uint8_t* out = matrix.memory.as<uint8_t>();
+  matrix.first = to;
+  matrix.stride = panel_bytes(matrix.format, matrix.groups);
   team.run([&](int member) {
-    team.share(member, matrix.panels, [&](int i) { pack_panel(kind, data, rows, width, i, out + size * (size_t)i); });
+    team.share(member, matrix.panels,
+               [&](int i) { pack_panel(kind, data, rows, width, i, to + matrix.stride * (size_t)i); });
   });
-  bytes_ += matrix.memory.bytes();
   return matrix;
+}
+
+void Weights::pack_half(int layer, bool is_up, Kind kind, const uint8_t* data, Team& team) {
+  const int rows = spec.feed_forward_dim, width = spec.embedding_dim;
+  LayerWeights& weights = layers[(size_t)layer];
+  Halves& halves = halves_[(size_t)layer];
+  Buffer& half = is_up ? halves.up : halves.gate;
+  half = Buffer(packed_bytes(kind, rows, width));
+  (is_up ? weights.up : weights.gate) = pack(kind, data, rows, width, half.as<uint8_t>(), team);
+  if (!halves.gate.bytes() || !halves.up.bytes()) return;
+  Matrix &gate = weights.gate, &up = weights.up;
+  const size_t stride = gate.stride + up.stride;
+  uint8_t* out = take(stride * (size_t)gate.panels);
+  team.run([&](int member) {
+    team.share(member, gate.panels, [&](int i) {
+      memcpy(out + stride * (size_t)i, gate.panel(i), gate.stride);
+      memcpy(out + stride * (size_t)i + gate.stride, up.panel(i), up.stride);
+    });
+  });
+  up.first = out + gate.stride;
+  gate.first = out;
+  gate.stride = up.stride = stride;
+  halves = Halves();
 }
 
 void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* data, Team& team) {
@@ -70,7 +101,7 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
   }
   if (layer < 0 && (name == "embedding" || name == "head")) {
     if (!row_bytes(kind, e)) throw std::invalid_argument("rows of no such width");
-    if (name == "head" || spec.tied_head) head = pack(kind, data, spec.vocab_size, e, team);
+    if (name == "head" || spec.tied_head) head = pack(kind, data, spec.vocab_size, e, take(packed_bytes(kind, spec.vocab_size, e)), team);
     if (name == "embedding" && !(spec.tied_head && kind == Kind::Q8_0)) {
       embedding_kind_ = kind;
       embedding_ = Buffer(row_bytes(kind, e) * (size_t)spec.vocab_size);
@@ -83,10 +114,14 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
   if (place == std::end(places) || layer < 0 || layer >= spec.layers) throw std::invalid_argument("no such weight");
   if (!row_bytes(kind, place->width)) throw std::invalid_argument("rows of no such width");
   LayerWeights& weights = layers[(size_t)layer];
-  if (place->matrix)
-    weights.*place->matrix = pack(kind, data, place->rows, place->width, team);
-  else
+  const bool is_up = place->matrix == &LayerWeights::up;
+  if (!place->matrix)
     weights.*place->vector = read_vector(kind, data, place->width);
+  else if (is_up || place->matrix == &LayerWeights::gate)
+    pack_half(layer, is_up, kind, data, team);
+  else
+    weights.*place->matrix = pack(kind, data, place->rows, place->width,
+                                  take(packed_bytes(kind, place->rows, place->width)), team);
 }
 
 void Weights::embed(int token, float* out) const {

@@ -25,9 +25,10 @@ struct Spec {
 struct Matrix {
   Format format = Format::INT8;
   int rows = 0, width = 0, groups = 0, panels = 0;
-  Buffer memory;
+  const uint8_t* first = nullptr;  // panel
+  size_t stride = 0;               // from one panel to the next, in bytes
 
-  const uint8_t* panel(int i) const { return memory.as<uint8_t>() + panel_bytes(format, groups) * (size_t)i; }
+  const uint8_t* panel(int i) const { return first + stride * (size_t)i; }
 };
 
 // A vector, padded with zeros to a multiple of GROUP; empty if the model has none.
@@ -42,7 +43,8 @@ struct LayerWeights {
 
 class Weights {
  public:
-  explicit Weights(const Spec& spec) : spec(spec), layers((size_t)spec.layers) {}
+  explicit Weights(const Spec& spec)
+      : spec(spec), layers((size_t)spec.layers), halves_((size_t)spec.layers) {}
 
   // Pack one weight; `layer` is -1 for those of no layer. `data` need not outlive the call. Throws std::invalid_argument
   // if the model has no such weight or it has no such kind.
@@ -59,8 +61,16 @@ class Weights {
   std::vector<LayerWeights> layers;
 
  private:
-  Matrix pack(Kind kind, const uint8_t* data, int rows, int width, Team& team);
+  Matrix pack(Kind kind, const uint8_t* data, int rows, int width, uint8_t* to, Team& team);
+  void pack_half(int layer, bool is_up, Kind kind, const uint8_t* data, Team& team);
+  uint8_t* take(size_t bytes);
 
+  Arena arena_;
+  // Gate and up are read by turns, a panel of each, so they are laid that way, as soon as both are here. [layers]
+  struct Halves {
+    Buffer gate, up;
+  };
+  std::vector<Halves> halves_;
   // As the file has it; empty if the head's panels hold the same values.
   Kind embedding_kind_ = Kind::F32;
   Buffer embedding_;

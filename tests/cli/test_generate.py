@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import re
 import signal
@@ -212,3 +213,10 @@ def test_an_output_that_cannot_be_written_ends_the_command(
         assert run(["generate", "hello", "-n", str(n), "--max-tokens", "40"]) == code
     # nobody reads a pipe any more: that is no news to whoever closed it
     assert capsys.readouterr().err == ("" if code == 141 else "trioserve: No space left\n")
+
+
+def test_what_is_loaded_is_left_alone_by_the_garbage_collector(engine: Callable[..., None], call: Call) -> None:
+    engine(say("red"))
+    assert gc.get_freeze_count() == 0
+    assert call("generate", "hello").code == 0
+    assert gc.get_freeze_count() > 10_000

@@ -261,6 +261,22 @@ async def test_an_engine_that_ends_aborts_what_runs() -> None:
     assert told.requests[0].longest_tokens == 2
 
 
+@pytest.mark.parametrize("entered", [True, False])
+async def test_what_a_shutdown_cuts_off_has_not_left_by_itself(entered: bool) -> None:
+    async with observed() as (engine, told), trio.open_nursery() as nursery:
+        nursery.start_soon(engine.complete, "go", SamplingParams(n=2, max_tokens=500))
+        if entered:
+            await trio.sleep(0.1)
+        else:
+            # it is being tokenized, or waits for the answer to its submit
+            while engine.statistics().requests == 0:  # noqa: ASYNC110  # it is the turns that count
+                await trio.lowlevel.checkpoint()
+        engine.begin_drain()
+        engine.begin_cut_off()
+        nursery.cancel_scope.cancel()
+    told.assert_aborted(2, "shutdown")
+
+
 async def test_refusals_are_told_with_their_error_and_nothing_else() -> None:  # FAN-10
     options = attrs.evolve(FAKE_OPTIONS, max_running=1, max_queued=2)
     async with observed(options=options) as (engine, told):

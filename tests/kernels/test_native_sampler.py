@@ -157,17 +157,14 @@ def test_any_row_is_drawn_as_the_reference_says(
 def test_every_small_vocabulary_is_drawn_from_to_its_last_token(
     native_samplers: dict[str, NativeSampler], vocab: int
 ) -> None:
-    logits = np.zeros(vocab, np.float32)
-    tokens = set()
-    for position in range(6 * vocab):
-        case = Case(logits=logits, position=position)
-        result = next(iter(native_samplers.values())).sample(logits, position=position)
-        assert result.token == math.floor(vocab * uniform(0, position))
-        tokens.add(result.token)
-    assert len(tokens) > 0.99 * vocab
-    greedy = Case(logits=np.arange(vocab, dtype=np.float32), filters={"temperature": 0.0})
-    assert at_all_levels(native_samplers, greedy).token == vocab - 1
-    check_against_reference(case, at_all_levels(native_samplers, case))
+    even = np.zeros(vocab, np.float32)
+    last = next(position for position in range(10_000) if uniform(0, position) > 1 - 1 / vocab)
+    for position in (0, 1, 2, last):
+        token = at_all_levels(native_samplers, Case(logits=even, position=position)).token
+        assert token == math.floor(vocab * uniform(0, position))
+    assert token == vocab - 1
+    rising = Case(logits=np.arange(vocab, dtype=np.float32), filters={"temperature": 0.0})
+    assert at_all_levels(native_samplers, rising).token == vocab - 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -261,6 +258,14 @@ def test_a_large_vocabulary_of_equal_logits_is_one_tie(native_sampler: NativeSam
         for position in range(20):
             drawn = native_sampler.sample(logits, position=position, **filters)
             assert drawn.token == math.floor(5000 * uniform(0, position))
+
+
+def test_a_top_k_of_more_than_min_p_left_keeps_all_of_that(native_sampler: NativeSampler) -> None:
+    logits = np.full(5000, -20, np.float32)
+    logits[1000:1200] = 0
+    for position in range(20):
+        drawn = native_sampler.sample(logits, position=position, min_p=0.5, top_k=1000)
+        assert drawn.token == 1000 + math.floor(200 * uniform(0, position))
 
 
 def test_top_p_counts_only_what_min_p_and_top_k_left(native_sampler: NativeSampler) -> None:

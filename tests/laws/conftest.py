@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -40,10 +40,13 @@ from trioserve.testing.checkpoints import TinyLlama, write_tiny_llama
 from trioserve.testing.driver import Row, Span, make_plan
 
 # So many tokens, and so flat a distribution over them, that no two choices agree by chance.
-TINY = TinyLlama(vocab_size=961, context_length=256, head_dim=16)
+TINY = TinyLlama(vocab_size=961, context_length=256)
+# The same for the CPU device, whose heads are multiples of 16.
+NATIVE_TINY = attrs.evolve(TINY, head_dim=16)
 # No limit of a step that is ever reached.
 WHOLE = 4096
 
+Logits = npt.NDArray[np.float32]
 Witnessed = tuple[int, int, bytes]
 """(seed as uint64, position of the drawn token, digest of the logits it was drawn from)"""
 
@@ -59,8 +62,13 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of 2 layers, 4 heads that share 2 KV heads, width 64, 961 tokens and 256 tokens of context."""
+    """A random Llama of 2 layers, 4 heads that share 2 KV heads, width 32, 961 tokens and 256 tokens of context."""
     return write_tiny_llama(tmp_path_factory.mktemp("laws") / "tiny", TINY)
+
+
+@pytest.fixture(scope="session")
+def native_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("laws") / "native", NATIVE_TINY)
 
 
 @pytest.fixture(scope="session")
@@ -76,11 +84,16 @@ class WitnessDevice(ReferenceDevice):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
         self.witnessed: list[Witnessed] = []
+        self._logits: dict[int, Logits] = {}
 
-    def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
-        logits = super().logits(plan)
-        self.witnessed += witness(plan, [logits[token] for token in plan.rows.tokens])
-        return logits
+    def logits(self, plan: StepPlan) -> dict[int, Logits]:
+        self._logits = super().logits(plan)
+        return self._logits
+
+    def run(self, plan: StepPlan) -> StepResult:
+        result = super().run(plan)
+        self.witnessed += witness(plan, result, self._logits)
+        return result
 
 
 class NativeWitnessDevice(CpuDevice):
@@ -90,20 +103,27 @@ class NativeWitnessDevice(CpuDevice):
         super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
         self.witnessed: list[Witnessed] = []
 
-    def _run(self, plan: StepPlan, logits: npt.NDArray[np.float32] | None) -> StepResult:
+    def _run(self, plan: StepPlan, logits: Logits | None) -> StepResult:
         if logits is None:
             logits = np.empty((len(plan.rows.tokens), self.info.vocab_size), np.float32)
         result = super()._run(plan, logits)
-        self.witnessed += witness(plan, logits)
+        self.witnessed += witness(plan, result, dict(zip(plan.rows.tokens, logits, strict=True)))
         return result
 
 
-def witness(plan: StepPlan, logits: Iterable[npt.NDArray[np.float32]]) -> list[Witnessed]:
-    rows = plan.rows
-    return [
-        (seed, counter, hashlib.sha256(row.tobytes()).digest())
-        for row, seed, counter in zip(logits, rows.seeds, rows.counters, strict=True)
-    ]
+def witness(plan: StepPlan, result: StepResult, logits: Mapping[int, Logits]) -> list[Witnessed]:
+    """What was drawn in a step, without what was drawn after a draft that turned out wrong."""
+    witnessed: list[Witnessed] = []
+    rows, counts = plan.rows, True
+    digests = {token: hashlib.sha256(row.tobytes()).digest() for token, row in logits.items()}
+    for r, token in enumerate(rows.tokens):
+        if r > 0 and token == rows.tokens[r - 1] + 1 and token not in plan.spans.starts:
+            counts &= result.token_ids[r - 1] == plan.spans.tokens[token]
+        else:
+            counts = True
+        if counts:
+            witnessed.append((rows.seeds[r], rows.counters[r], digests[token]))
+    return witnessed
 
 
 AnyWitness = WitnessDevice | NativeWitnessDevice
@@ -214,6 +234,8 @@ class Server:
         max_running: int = 256,
         max_batch_tokens: int = WHOLE,
         prefix_cache: bool = True,
+        lookup_rows: int = 0,
+        lookup_tokens: int = 4,
     ) -> None:
         options = SchedulerOptions(
             page_size=page_size,
@@ -222,6 +244,8 @@ class Server:
             max_queued=1000,
             max_batch_tokens=max_batch_tokens,
             prefix_cache=prefix_cache,
+            lookup_rows=lookup_rows,
+            lookup_tokens=lookup_tokens,
         )
         self.state = SchedulerState(options)
         self.device = open_witness(model, device, page_size=page_size, page_count=page_count)
@@ -231,7 +255,12 @@ class Server:
         self._groups = 0
 
     def submit(
-        self, prompt: Sequence[int], params: SamplingParams, *, stop_ids: frozenset[int] = frozenset()
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        stop_ids: frozenset[int] = frozenset(),
+        prediction: Sequence[int] | None = None,
     ) -> list[Uid]:
         """The uids of the choices, in index order."""
         assert params.seed is not None
@@ -250,11 +279,23 @@ class Server:
             )
             for j in range(params.n)
         )
-        self.state.submit(Group(id=str(self._groups), prompt=array("i", prompt), choices=specs), 0.0)
+        group = Group(
+            id=str(self._groups),
+            prompt=array("i", prompt),
+            choices=specs,
+            prompt_lookup=True,
+            prediction=None if prediction is None else array("i", prediction),
+        )
+        self.state.submit(group, 0.0)
         self._groups += 1
         for j, spec in enumerate(specs):
             self.told[spec.uid] = Told(tuple(prompt), params, j, stop_ids)
         return [spec.uid for spec in specs]
+
+    def predict(self, prompt: Sequence[int], params: SamplingParams, *, mistakes: int) -> list[int]:
+        """What choice 0 is going to say; every so many tokens are wrong, unless that is 0."""
+        tokens = self._oracle.answer(prompt, params).tokens
+        return [token ^ 1 if mistakes and t % mistakes == 0 else token for t, token in enumerate(tokens, start=1)]
 
     def step(self, *, leaving: Iterable[Uid] = ()) -> bool:
         """One step, during which some choices are aborted. False: nothing can run."""
@@ -295,7 +336,10 @@ class Server:
                 assert tuple(told.tokens) == lone.tokens[: len(told.tokens)], uid
             else:
                 assert (uid, tuple(told.tokens), told.finish) == (uid, lone.tokens, lone.finish)
-        assert set(self.device.witnessed) <= expected, "a token was drawn from other logits than it is alone"
+        # a draft may reach past the end of its choice, where the choice alone draws nothing
+        ends = {(seed, position) for seed, position, _ in expected} if options.lookup_rows else None
+        drawn = {each for each in self.device.witnessed if ends is None or each[:2] in ends}
+        assert drawn <= expected, "a token was drawn from other logits than it is alone"
         return self.state.statistics()
 
 
@@ -318,24 +362,26 @@ def open_server(tiny_model: LoadedModel, oracle: Oracle) -> OpenServer:
 
 
 @pytest.fixture(scope="session")
-def open_native_server(tiny_model: LoadedModel) -> Iterator[OpenServer]:
-    """Makes a Server of the tiny model on the CPU device, which is closed when the next one is made."""
+def open_native_server(native_tiny_folder: Path) -> Iterator[OpenServer]:
+    """Makes a Server of a tiny model on the CPU device, which is closed when the next one is made."""
     if library_path() is None:
         pytest.skip("there are no native kernels")
-    oracle = Oracle(tiny_model, "cpu")
+    model = load_model(native_tiny_folder)
+    oracle = Oracle(model, "cpu")
     opened: list[Server] = []
 
     def open_(**options: int) -> Server:
         while opened:
             opened.pop().device.close()
         options.setdefault("page_size", PAGE_TOKENS)
-        opened.append(Server(tiny_model, oracle, "cpu", **options))  # type: ignore[arg-type]  # bools are ints
+        opened.append(Server(model, oracle, "cpu", **options))  # type: ignore[arg-type]  # bools are ints
         return opened[0]
 
     yield open_
     while opened:
         opened.pop().device.close()
     oracle.close()
+    model.weights.close()
 
 
 @pytest.fixture(scope="session")
@@ -363,8 +409,8 @@ OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 
 
 @pytest.fixture(scope="session")
-def tiny_engine(tiny_folder: Path) -> OpenEngine:
-    """Opens an engine of the tiny model, on the reference device if nothing else is said.
+def tiny_engine(tiny_folder: Path, native_tiny_folder: Path) -> OpenEngine:
+    """Opens an engine of a tiny model, on the reference device if nothing else is said.
 
     Arguments are those of EngineOptions. A test that hangs in it fails.
     """
@@ -373,7 +419,7 @@ def tiny_engine(tiny_folder: Path) -> OpenEngine:
     async def open_(**options: object) -> AsyncIterator[Engine]:
         chosen = EngineOptions(**({"device": "reference", "threads": 1} | options))  # type: ignore[arg-type]
         with trio.fail_after(60):
-            async with open_engine(tiny_folder, chosen) as engine:
+            async with open_engine(native_tiny_folder if chosen.device == "cpu" else tiny_folder, chosen) as engine:
                 yield engine
                 engine.check()
 

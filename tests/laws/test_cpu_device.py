@@ -63,6 +63,16 @@ def test_a_preemption_changes_nothing(open_native_server: Callable, some_tokens:
     assert server.finish().preemptions > 0
 
 
+@pytest.mark.parametrize("mistakes", [0, 3, 5])
+def test_drafts_change_nothing_but_the_steps(open_native_server: Callable, some_tokens: Tokens, mistakes: int) -> None:
+    server = open_native_server(lookup_rows=8)
+    prompt, params = some_tokens(3, 121), attrs.evolve(PARAMS, n=2, max_tokens=24)
+    server.submit(prompt, params, prediction=server.predict(prompt, params, mistakes=mistakes))
+    server.submit(some_tokens(4, 9), attrs.evolve(PARAMS, n=1))
+    statistics = server.finish()
+    assert statistics.draft_tokens_accepted > 0
+
+
 @pytest.mark.parametrize("condition", CONDITIONS)
 async def test_a_request_in_an_engine(
     tiny_engine: Callable, some_tokens: Tokens, say_streamed: Say, say_alone: Say, condition: str

@@ -6,13 +6,18 @@ What is compared: text, token ids, finish reason, the seed that is told, and the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
 import pytest
 import trio
 
+from trioserve.device.reference import ReferenceDevice
 from trioserve.engine.engine import Engine
+from trioserve.engine.open import open_engine
+from trioserve.engine.options import EngineOptions
 from trioserve.params import INT64_MAX, ChoiceParams, Limits, SamplingParams
 
 Tokens = Callable[[int, int], list[int]]
@@ -162,7 +167,7 @@ async def test_every_prompt_of_a_list_is_answered_as_if_it_came_alone(
 
 async def test_stop_strings(tiny_engine: Callable, say_streamed: Say, say_alone: Say) -> None:
     # FAN-9; cases preempt-same-output, n-finish-independently
-    params = attrs.evolve(PARAMS, n=12, max_tokens=24, stop=("th", "a"))
+    params = attrs.evolve(PARAMS, n=12, max_tokens=24, stop=("e", "th", "a"))
     async with tiny_engine(page_size=4, kv_tokens=48) as engine:
         said = await say_streamed(engine, "once upon a time", params)
         assert engine.statistics().scheduler.preemptions > 0
@@ -263,3 +268,21 @@ async def test_any_choice_of_a_request_without_a_seed_can_be_replayed(
     assert len({choice.token_ids for choice in first + second}) == 8
     for choice in first + second:
         assert await say_alone(prompt, attrs.evolve(PARAMS, n=1, seed=choice.seed)) == [choice]
+
+
+@pytest.mark.parametrize(("threads", "given"), [(None, 3), (1, 1)])
+async def test_an_engine_takes_the_threads_that_the_machine_has_unless_told(
+    threads: int | None, given: int, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[object] = []
+    load = ReferenceDevice.load
+
+    def watched(*args: Any, **settings: Any) -> ReferenceDevice:
+        loaded.append(settings["threads"])
+        return load(*args, **settings)
+
+    monkeypatch.setattr("trioserve.engine.open.default_threads", lambda: 3)
+    monkeypatch.setattr(ReferenceDevice, "load", watched)
+    async with open_engine(tiny_folder, EngineOptions(threads=threads)):
+        pass
+    assert loaded == [given]

@@ -14,6 +14,7 @@ EXTENSIONS = ("tests/engine/test_extensions.py",)
 BEST_OF = ("tests/engine/test_ranking.py", "tests/engine/test_best_of.py")
 ROUTES = ("tests/web/test_routes.py",)
 WIRE = ("tests/wire",)
+DRAFTS = ("tests/sched/test_drafts.py",)
 
 
 @attrs.frozen
@@ -55,8 +56,8 @@ MUTATIONS = (
         "FAN-8",
         "a prompt is computed once for all choices",
         "trioserve/sched/flight.py",
-        "            for choice in sequence.choices:\n                self._add_row",
-        "            for choice in sequence.choices[:1]:\n                self._add_row",
+        "            for choice in sequence.choices:\n                self.draws",
+        "            for choice in sequence.choices[:1]:\n                self.draws",
         SCHED,
     ),
     Mutation(
@@ -100,6 +101,78 @@ MUTATIONS = (
         SCHED,
     ),
     Mutation(
+        "FAN-15",
+        "of a draft only what was drawn is kept",
+        "trioserve/sched/commit.py",
+        " and drawn[kept - 1] == draft[kept - 1]:",
+        ":",
+        DRAFTS,
+    ),
+    Mutation(
+        "FAN-15",
+        "what was computed for a wrong draft is not taken for the sequence's own, nor cached",
+        "trioserve/sched/commit.py",
+        "    sequence.reach()\n    if finish is None:",
+        "    sequence.computed += len(draft) + 1 - kept\n    sequence.reach()\n    if finish is None:",
+        DRAFTS,
+    ),
+    Mutation(
+        "FAN-15",
+        "a draft stops before the end of its choice",
+        "trioserve/sched/planner.py",
+        "most = min(most, self._lookup_tokens, choice.end - sequence.length - 1)",
+        "most = min(most, self._lookup_tokens)",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "drafts have the rows that decodes leave",
+        "trioserve/sched/planner.py",
+        "spare = self._lookup_rows - len(decodes)",
+        "spare = self._lookup_rows",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "a draft takes no page while somebody waits for pages",
+        "trioserve/sched/planner.py",
+        "take = len(self._roster.waiting) == 0",
+        "take = True",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "no draft makes another sequence give up its pages",
+        "trioserve/sched/memory.py",
+        "taken = min(missing, self.available) if take else 0",
+        "taken = missing if take else 0",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "the pages of a wrong draft are given back",
+        "trioserve/sched/commit.py",
+        "        roster.memory.trim(sequence)",
+        "        pass",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "wrong drafts become rare",
+        "trioserve/sched/lookup.py",
+        "self._width = max(right, self._width // 2)",
+        "pass",
+        ("tests/sched/test_lookup.py",),
+    ),
+    Mutation(
+        "FAN-21",
+        "what was drafted right after the end of a text is not counted as accepted",
+        "trioserve/engine/choice.py",
+        "self.drafted += Drafted(-lost, lost)",
+        "pass",
+        ("tests/engine/test_drafts.py",),
+    ),
+    Mutation(
         "FAN-19",
         "the finish is a chunk of its own",
         "trioserve/wire/tally.py",
@@ -137,6 +210,14 @@ MUTATIONS = (
         "trioserve/engine/choice.py",
         "            raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error",
         '            return self._finish("error", None, message)',
+        LIFETIME,
+    ),
+    Mutation(
+        "FAN-23",
+        "an engine that failed says why",
+        "trioserve/engine/ticket.py",
+        "return EngineClosedError() if self.fault is None else EngineFailedError(self.fault)",
+        "return EngineClosedError()",
         LIFETIME,
     ),
     Mutation(

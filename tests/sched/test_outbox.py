@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trioserve.errors import InvariantError
-from trioserve.sched.commit import Admitted, Delivery
+from trioserve.sched.commit import Admitted, Delivery, Drafted
 from trioserve.sched.group import Uid
 from trioserve.sched.outbox import Outbox, Progress
 
@@ -24,16 +24,17 @@ def test_everything_that_waits_is_one_message() -> None:
     outbox = Outbox(8)
     outbox.put(Delivery(A, Admitted(16, 0.5)))
     outbox.put(Delivery(A, token_ids=(1,)))
-    outbox.put(Delivery(A, token_ids=(2, 3), finish="stop", stop_id=3))
-    assert outbox.backlog == 3
-    assert outbox.take() == Progress(Admitted(16, 0.5), (1, 2, 3), "stop", 3)
+    outbox.put(Delivery(A, token_ids=(2, 3), drafted=Drafted(1, 3)))
+    outbox.put(Delivery(A, token_ids=(4, 5), finish="stop", stop_id=5, drafted=Drafted(1, 1)))
+    assert outbox.backlog == 5
+    assert outbox.take() == Progress(Admitted(16, 0.5), (1, 2, 3, 4, 5), "stop", 5, drafted=Drafted(2, 4))
     assert outbox.take() is None
     assert outbox.backlog == 0
 
 
 def test_what_was_taken_is_not_said_again() -> None:
     outbox = Outbox(8)
-    outbox.put(Delivery(A, Admitted(0, 0.0), (1,)))
+    outbox.put(Delivery(A, Admitted(0, 0.0), (1,), drafted=Drafted(1, 1)))
     outbox.take()
     outbox.put(Delivery(A, token_ids=(2,)))
     assert outbox.take() == Progress(None, (2,))

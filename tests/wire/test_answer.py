@@ -25,9 +25,11 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
         Head(kind="chat", id="id-1", created=1700000000, model="tiny", n=2, prompt_tokens=(5,)),
         TextDelta(1, "b", (1,)),
         TextDelta(0, "a", (2,)),
-        ChoiceFinished(1, "length", ChoiceUsage(2, shared_tokens=5), seed=8),
+        ChoiceFinished(1, "length", ChoiceUsage(2, shared_tokens=5, rejected_prediction_tokens=3), seed=8),
         TextDelta(0, "c", (3,)),
-        ChoiceFinished(0, "stop", ChoiceUsage(3, cached_tokens=4, reasoning_tokens=1), seed=7),
+        ChoiceFinished(
+            0, "stop", ChoiceUsage(3, 4, 0, 1, accepted_prediction_tokens=2, rejected_prediction_tokens=5), seed=7
+        ),
     )
     assert json.loads(body) == {
         "id": "id-1",
@@ -41,7 +43,14 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
                 "logprobs": None,
                 "finish_reason": "stop",
                 "seed": 7,
-                "usage": {"completion_tokens": 3, "reasoning_tokens": 1, "cached_tokens": 4, "shared_tokens": 0},
+                "usage": {
+                    "completion_tokens": 3,
+                    "reasoning_tokens": 1,
+                    "cached_tokens": 4,
+                    "shared_tokens": 0,
+                    "accepted_prediction_tokens": 2,
+                    "rejected_prediction_tokens": 5,
+                },
             },
             {
                 "index": 1,
@@ -49,7 +58,14 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
                 "logprobs": None,
                 "finish_reason": "length",
                 "seed": 8,
-                "usage": {"completion_tokens": 2, "reasoning_tokens": 0, "cached_tokens": 0, "shared_tokens": 5},
+                "usage": {
+                    "completion_tokens": 2,
+                    "reasoning_tokens": 0,
+                    "cached_tokens": 0,
+                    "shared_tokens": 5,
+                    "accepted_prediction_tokens": 0,
+                    "rejected_prediction_tokens": 3,
+                },
             },
         ],
         "usage": {
@@ -57,7 +73,12 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
             "completion_tokens": 5,
             "total_tokens": 10,
             "prompt_tokens_details": {"cached_tokens": 4},
-            "completion_tokens_details": {"reasoning_tokens": 1},
+            # rejected ones are in no total
+            "completion_tokens_details": {
+                "reasoning_tokens": 1,
+                "accepted_prediction_tokens": 2,
+                "rejected_prediction_tokens": 8,
+            },
         },
     }
     read = ChatCompletion.model_validate_json(body)
@@ -105,13 +126,20 @@ def test_the_usage_of_ranked_choices_counts_the_candidates_that_are_none() -> No
         "reasoning_tokens": 0,
         "cached_tokens": 4,
         "shared_tokens": 0,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
     }
     assert read["usage"] == {
         "prompt_tokens": 11,
         "completion_tokens": 10,
         "total_tokens": 21,
         "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 0, "discarded_tokens": 8},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+            "discarded_tokens": 8,
+        },
     }
     assert Completion.model_validate_json(body).usage is not None
 

@@ -30,12 +30,16 @@ from trioserve_kernels.cpu.library import (
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.frequencies import rope_frequencies
+from trioserve.device.memory import check_memory
 from trioserve.errors import DeviceError, ParamError
 from trioserve.model.loaded import LoadedModel
 from trioserve.model.spec import DecoderSpec
 from trioserve.step import StepPlan, StepResult
 
 BATCH_TOKENS: Final = 512
+FREE_ROWS: Final = 8
+"""A step of so many rows takes about twice as long as one of a single row, which mostly waits for memory."""
+FLOAT16_BYTES: Final = 2
 LANES: Final = 16
 """Widths that the kernels are made for are multiples of this."""
 MOST_HEAD_DIM: Final = 256
@@ -102,6 +106,8 @@ class CpuDevice:
                 f"context_length must be at most {spec.context_length} for this model, got {context_length}.",
                 "context_length",
             )
+        tokens = page_count * PAGE_TOKENS
+        check_memory(tokens, tokens * spec.layers * spec.kv_heads * spec.head_dim * 2 * FLOAT16_BYTES)
         try:
             chosen = level or levels()[0]
         except NativeError as error:
@@ -129,6 +135,7 @@ class CpuDevice:
             page_size=PAGE_TOKENS,
             page_count=page_count,
             batch_tokens=BATCH_TOKENS,
+            free_rows=FREE_ROWS,
         )
         return cls(decoder, info)
 

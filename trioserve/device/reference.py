@@ -65,7 +65,7 @@ class ReferenceDevice:
             progress: told the float32 bytes loaded.
 
         Raises:
-            ParamError: the model was not made for so long a context.
+            ParamError: the model was not made for so long a context, or there is no memory for so many pages.
         """
         spec = model.spec
         if context_length is None:
@@ -84,8 +84,9 @@ class ReferenceDevice:
             page_count=page_count,
             batch_tokens=4 * TILE,
         )
-        decoder = Decoder(spec, _load_weights(model, device, progress))
-        return cls(decoder, KVPages(spec, page_count, page_size, device), info, threads)
+        # first, since it may be refused
+        pages = KVPages(spec, page_count, page_size, device)
+        return cls(Decoder(spec, _load_weights(model, device, progress)), pages, info, threads)
 
     def __repr__(self) -> str:
         state = "closed" if self._decoder is None else "interrupted" if self._interrupted.is_set() else "ready"

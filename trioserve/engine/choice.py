@@ -6,6 +6,8 @@ Must not know: its siblings, scheduling.
 
 from __future__ import annotations
 
+import logging
+
 import attrs
 import trio
 
@@ -15,8 +17,11 @@ from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
 from trioserve.errors import ChoiceFailedError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
+from trioserve.sched.commit import Drafted
 from trioserve.sched.outbox import Progress
 from trioserve.text.pipeline import ChoiceText
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -56,6 +61,8 @@ class Choice:
     """What its events go through if it is a candidate of best_of."""
     completion_tokens: int = attrs.field(default=0, init=False)
     """Generated and kept so far; each copy has as many."""
+    drafted: Drafted = attrs.field(default=Drafted(0, 0), init=False)
+    """Draft tokens that are among those, and that are not."""
     finished: bool = attrs.field(default=False, init=False)
     """Its last event was made."""
     _texts: list[str] = attrs.field(factory=list, init=False)
@@ -90,6 +97,8 @@ class Choice:
         try:
             return self._events(progress)
         except Exception as error:
+            # here, where no choice of any request gets lost: a caller may never look at the error, or at any but one
+            logger.error("request %s: choice %d failed", self.request_id, self.places[0].index, exc_info=error)
             message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
             last = self._finish("error", None, message)
             if self.verdict.is_isolated(copies=len(self.places)):
@@ -100,16 +109,23 @@ class Choice:
         self.watch.received(progress)
         if progress.admitted is not None and self.places[0].shared_tokens == 0:
             self.prompt.cached_tokens = progress.admitted.cached_tokens
+        if progress.drafted is not None:
+            self.drafted += progress.drafted
         # the token that ends a sequence is counted, and has no text
         ids = progress.token_ids if progress.stop_id is None else progress.token_ids[:-1]
         piece = self.text.feed(ids)
         if piece.stop is not None:
+            # what a draft had right after the end of the text is of no use to anybody
+            lost = min(self.drafted.accepted, len(progress.token_ids) - len(piece.token_ids))
+            self.drafted += Drafted(-lost, lost)
             return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)
         if progress.finish is None:
             return self._delta(piece.text, progress.token_ids, progress.logprobs)
         tail = self.text.end()
         text = piece.text + tail.text
-        if tail.stop is not None:
+        # Where a cancel cuts a character in two, there is a U+FFFD that the model has not written: it may be a stop
+        # string, and so no part of the text, but it is not what ended the choice.
+        if tail.stop is not None and progress.finish != "cancelled":
             return self._last(text, progress.token_ids, progress.logprobs, "stop", tail.stop)
         return self._last(text, progress.token_ids, progress.logprobs, progress.finish, progress.stop_id)
 
@@ -151,6 +167,8 @@ class Choice:
                     completion_tokens=self.completion_tokens,
                     cached_tokens=0 if place.shared_tokens else self.prompt.cached_tokens,
                     shared_tokens=place.shared_tokens,
+                    accepted_prediction_tokens=self.drafted.accepted,
+                    rejected_prediction_tokens=self.drafted.rejected,
                 ),
                 place.seed,
                 stop,

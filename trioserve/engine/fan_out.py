@@ -37,6 +37,8 @@ class FanOut:
     options: EngineOptions
     prompts: list[array[int]]
     usage: list[PromptUsage]
+    prediction: array[int] | None = None
+    """"i" token ids that the answers may repeat."""
     choices: list[Choice] = attrs.field(factory=list, init=False)
     groups: list[Group] = attrs.field(factory=list, init=False)
     ranking: Ranking | None = attrs.field(default=None, init=False)
@@ -74,12 +76,14 @@ class FanOut:
             ParamError: a prompt and the tokens requested for it are over the context.
         """
         count, places = self.params.candidates, self.places()
+        lookup = self.options.looks_up(info) if self.params.prompt_lookup is None else self.params.prompt_lookup
         stop_ids = frozenset[int]() if self.params.ignore_eos else tokenizer.eos_ids
         for p, prompt in enumerate(self.prompts):
             specs: list[ChoiceSpec] = []
             for j in range(1 if self.replicates else count):
                 own = self.params.of_choice(j)
-                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info)
+                param = self._max_tokens_param(j)
+                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info, param)
                 first = p * count + j
                 mine = tuple(places[first : first + count] if self.replicates else places[first : first + 1])
                 ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
@@ -89,7 +93,15 @@ class FanOut:
                     Choice(self.request_id, mine, ticket, text, self.usage[p], verdict, own_watch, self.ranking)
                 )
                 specs.append(_spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids, logprobs=self.params.ranked))
-            self.groups.append(Group(id=f"{self.request_id}-{p}", prompt=prompt, choices=tuple(specs)))
+            self.groups.append(
+                Group(
+                    id=f"{self.request_id}-{p}",
+                    prompt=prompt,
+                    choices=tuple(specs),
+                    prompt_lookup=lookup,
+                    prediction=self.prediction,
+                )
+            )
 
     def _seeds(self) -> list[int]:
         """The seeds of one more prompt's choices; j counts inside it. Seeded or not is decided before the offset.
@@ -104,6 +116,10 @@ class FanOut:
             if own.seed is not None:
                 seeds[j] = self.options.pick_seed() if own.seed == -1 else own.seed
         return seeds
+
+    def _max_tokens_param(self, j: int) -> str:
+        own = self.params.choice_params
+        return f"choice_params.{j}.max_tokens" if own and own[j].max_tokens is not None else "max_tokens"
 
     def _uid(self, prompt: int, j: int) -> Uid:
         if len(self.prompts) > 1:

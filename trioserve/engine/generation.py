@@ -21,7 +21,7 @@ from trioserve.engine.choice import Choice, PromptUsage
 from trioserve.engine.fan_out import FanOut
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Submit
-from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode
+from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode, encode_prediction
 from trioserve.engine.snapshot import RequestSnapshot
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
@@ -164,20 +164,21 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         try:
             self._engine.enter(self)
         except TrioserveError as error:
-            watch.not_entered(error)
+            watch.not_entered(error, self._engine.leaving)
             raise
         self._watch = watch
         try:
             prompts = [await self._tokenize(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
             self._usage = [PromptUsage(len(tokens)) for tokens in prompts]
-            fan_out = FanOut(self.request_id, self.params, self._engine.options, prompts, self._usage)
+            prediction = await self._tokenize_prediction()
+            fan_out = FanOut(self.request_id, self.params, self._engine.options, prompts, self._usage, prediction)
             if self.params.max_tokens != 0:
                 await self._submit(fan_out)
             nursery = await self._nursery_manager.__aenter__()
         except BaseException as error:
             self._release()
             self._engine.leave(self)
-            self._watch.not_entered(error)
+            self._watch.not_entered(error, self._engine.leaving)
             raise
         self._cancel_scope = nursery.cancel_scope
         with self._events:
@@ -205,7 +206,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         finally:
             self._engine.leave(self)
             longest = max((choice.completion_tokens for choice in self._choices), default=0)
-            self._watch.ended(longest, self._count(finished=False), failure)
+            self._watch.ended(longest, self._count(finished=False), failure, self._engine.leaving)
 
     def _finish_all(self, fan_out: FanOut) -> None:
         """Of no tokens every choice is finished before it starts, and costs no step."""
@@ -236,6 +237,12 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             return await encode(prompt, self._engine.tokenizer, info, param, inline=inline)
         await trio.lowlevel.checkpoint()
         return check_ids(prompt, self._engine.tokenizer, info, param)
+
+    async def _tokenize_prediction(self) -> array[int] | None:
+        text, engine = self.params.prediction, self._engine
+        if text is None:
+            return None
+        return await encode_prediction(text, engine.tokenizer, engine.info, inline=engine.options.inline_characters)
 
     async def _submit(self, fan_out: FanOut) -> None:
         """Submit all groups or none, and wait for the answer to that (FAN-10)."""

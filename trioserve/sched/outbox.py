@@ -11,7 +11,7 @@ import attrs
 
 from trioserve.errors import InvariantError
 from trioserve.events import FinishReason
-from trioserve.sched.commit import Admitted, Delivery
+from trioserve.sched.commit import Admitted, Delivery, Drafted
 
 
 @attrs.frozen
@@ -27,6 +27,8 @@ class Progress:
     """The token id that ended the choice; it is also the last of its token ids."""
     logprobs: tuple[float, ...] = ()
     """Of its token ids, one for one, if the choice asked for them."""
+    drafted: Drafted | None = None
+    """If there were drafts."""
 
 
 @attrs.define(eq=False)
@@ -40,6 +42,7 @@ class Outbox:
     _logprobs: array[float] = attrs.field(factory=lambda: array("d"), init=False, repr=False)
     _finish: FinishReason | None = attrs.field(default=None, init=False)
     _stop_id: int | None = attrs.field(default=None, init=False)
+    _drafted: Drafted | None = attrs.field(default=None, init=False)
     _pending: bool = attrs.field(default=False, init=False)
 
     @property
@@ -66,14 +69,23 @@ class Outbox:
         self._logprobs.extend(delivery.logprobs)
         self._finish = delivery.finish
         self._stop_id = delivery.stop_id
+        if delivery.drafted is not None:
+            self._drafted = delivery.drafted if self._drafted is None else self._drafted + delivery.drafted
         self._pending = True
 
     def take(self) -> Progress | None:
         """Everything that waits, as one message; None if nothing does."""
         if not self._pending:
             return None
-        progress = Progress(self._admitted, tuple(self._token_ids), self._finish, self._stop_id, tuple(self._logprobs))
-        self._admitted = None
+        progress = Progress(
+            self._admitted,
+            tuple(self._token_ids),
+            self._finish,
+            self._stop_id,
+            tuple(self._logprobs),
+            self._drafted,
+        )
+        self._admitted = self._drafted = None
         del self._token_ids[:], self._logprobs[:]
         self._pending = False
         return progress

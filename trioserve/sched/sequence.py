@@ -14,6 +14,7 @@ from array import array
 import attrs
 
 from trioserve.sched.group import ChoiceSpec
+from trioserve.sched.lookup import Drafter, PromptLookup
 
 Order = tuple[int, int]
 """(number of the group, index of the choice). Lower is older and goes first; a prompt comes before its choices."""
@@ -33,6 +34,8 @@ class LiveGroup:
     """Pages that the prompt fills: those its choices can share while they write."""
     submitted: float
     """When, in seconds."""
+    lookup: PromptLookup | None = None
+    """Where drafts for its choices come from; None: it gets none."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when the prompt was first scheduled; None before."""
     waited_s: float = 0.0
@@ -81,6 +84,11 @@ class Sequence:
     """All its choices are."""
     in_flight: bool = False
     """A plan without a result computes it or copies from it, so it keeps its pages."""
+    drafter: Drafter | None = None
+    """Made when there is a first chance for a draft."""
+    drafted: int = 0
+    """Draft tokens after its own that the step in flight computes. They have places in its pages, which are its alone:
+    what is written there is worth something only as far as the drafts turn out right."""
 
     def __repr__(self) -> str:
         return f"<Sequence {self.order}: {self.computed} of {self.length} tokens in {len(self.pages)} pages>"

@@ -63,17 +63,16 @@ class FakeDevice:
         for source, target in zip(plan.copies[::2], plan.copies[1::2], strict=True):
             self._memory[target] = list(self._page(source))
         spans, size = plan.spans, self.info.page_size
+        drawn_from = set(plan.rows.tokens)
         sequences: list[tuple[int, ...]] = []
         for s in range(len(spans.starts) - 1):
             pages = spans.pages[spans.page_starts[s] : spans.page_starts[s + 1]]
             for t in range(spans.starts[s], spans.starts[s + 1]):
                 position = spans.positions[t]
                 self._page(pages[position // size])[position % size] = spans.tokens[t]
-                sequences.append(())
-            if spans.starts[s + 1] > spans.starts[s]:
-                length = spans.positions[spans.starts[s + 1] - 1] + 1
-                read = [token for page in pages for token in self._page(page)]
-                sequences[-1] = tuple(read[:length])
+            for t in range(spans.starts[s], spans.starts[s + 1]):
+                read = [token for page in pages for token in self._page(page)] if t in drawn_from else []
+                sequences.append(tuple(read[: spans.positions[t] + 1]))
         draws = [self._draw(sequences[t], seed) for t, seed in zip(plan.rows.tokens, plan.rows.seeds, strict=True)]
         tokens = [self.script(draw) for draw in draws]
         if not any(plan.rows.logprobs):

@@ -61,6 +61,7 @@ def open_fake_engine(
     context_length: int = 4096,
     page_count: int = 1024,
     step_seconds: float = 0.01,
+    free_rows: int = 0,
     score: Score = varied_score,
 ) -> tuple[EngineBlock, FakeDevice]:
     """An engine block over a FakeDevice that runs ``script``, and the device, to look at what it was asked."""
@@ -71,6 +72,7 @@ def open_fake_engine(
         context_length=context_length,
         page_size=options.page_size,
         page_count=page_count,
+        free_rows=free_rows,
     )
     device = FakeDevice(script, info, step_seconds, score)
     template = ChatTemplate(FAKE_TEMPLATE, bos_token="", eos_token="<|eos|>")

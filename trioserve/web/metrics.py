@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from trioserve.engine.engine import Engine, EngineStatistics
 from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
-from trioserve.errors import EngineClosedError, EngineStoppingError, QueueFullError, TrioserveError
+from trioserve.errors import EngineClosedError, EngineFailedError, EngineStoppingError, QueueFullError, TrioserveError
 from trioserve.events import FinishReason
 from trioserve.web.histogram import (
     FIRST_TOKEN_SECONDS,
@@ -35,6 +35,7 @@ REFUSALS: Final[dict[type[TrioserveError], str]] = {
     QueueFullError: "queue_full",
     EngineStoppingError: "server_stopping",
     EngineClosedError: "engine_closed",
+    EngineFailedError: "engine_failed",
 }
 """The errors with which an engine refuses a request that has no fault of its own."""
 
@@ -156,6 +157,10 @@ class Metrics(Observer, Collector):
         yield self._counter("tokens_recomputed", "Tokens computed again after a preemption.", total.tokens_recomputed)
         yield self._counter("num_preemptions", "Sequences that had to give up their pages.", total.preemptions)
         yield self._counter("engine_steps", "Steps of the device.", total.steps)
+        yield self._counter("spec_decode_num_drafts", "Drafts that were tried.", total.drafts)
+        yield self._counter("spec_decode_num_draft_tokens", "Tokens of those drafts.", total.draft_tokens)
+        accepted = total.draft_tokens_accepted
+        yield self._counter("spec_decode_num_accepted_tokens", "Those of them that were right.", accepted)
 
     def _own_counters(self) -> Iterator[Metric]:
         ends = {**self._finished, "abort": sum(self._aborted.values())}

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from trioserve.errors import ModelNotFoundError, ParamError
-from trioserve.params import Limits
+from trioserve.params import INT32_MAX, Limits
 from trioserve.wire import neutral
 from trioserve.wire.body import open_body
 from trioserve.wire.calls import ChatCall, CompletionCall
 from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
-from trioserve.wire.options import check_best_of, take_params, take_streaming
+from trioserve.wire.options import check_best_of, take_params, take_prediction, take_streaming
 from trioserve.wire.prompts import build_prompts, split_prompts
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -33,7 +33,8 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     fields = open_body(body)
     model = fields.required_text("model")
     streaming = take_streaming(fields)
-    params = take_params(fields, _take_chat_max_tokens(fields))
+    max_tokens, max_tokens_name = _take_chat_max_tokens(fields)
+    params = take_params(fields, max_tokens, take_prediction(fields))
     limits.check(params, prompts=1)
     check_best_of(params, streaming)
     neutral.take_neutral(fields, neutral.CHAT)
@@ -48,6 +49,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
         stream=streaming.stream,
         include_usage=streaming.include_usage,
         continuous_usage=streaming.continuous_usage,
+        names={"prompt": "messages", "max_tokens": max_tokens_name},
         messages=build_messages(messages, "messages"),
     )
 
@@ -89,17 +91,17 @@ def check_model(name: str, served: Sequence[str]) -> None:
         raise ModelNotFoundError(shorten(name), tuple(served))
 
 
-def _take_chat_max_tokens(fields: Fields) -> int | None:
-    """``max_completion_tokens``, or its older name ``max_tokens``; of both, the smaller one counts.
+def _take_chat_max_tokens(fields: Fields) -> tuple[int | None, str]:
+    """``max_completion_tokens``, or its older name ``max_tokens``; of both, the smaller one counts. And its name.
 
     Unlike a completion, which can echo its prompt, a chat of no tokens would be of no use: 0 is refused.
     """
-    given: list[int] = []
+    given: list[tuple[int, str]] = []
     for name in ("max_completion_tokens", "max_tokens"):
         value = fields.integer(name, None)
         if value is None:
             continue
-        if value < 1:
-            raise ParamError(f"{name} must be at least 1, got {value}.", name)
-        given.append(value)
-    return min(given, default=None)
+        if not 1 <= value <= INT32_MAX:
+            raise ParamError(f"{name} must be between 1 and {INT32_MAX}, got {value}.", name)
+        given.append((value, name))
+    return min(given, default=(None, "max_tokens"))

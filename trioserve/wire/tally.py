@@ -91,6 +91,8 @@ class Tally:
             "prompt_tokens_details": {"cached_tokens": sum(cost.cached_tokens for cost in costs)},
             "completion_tokens_details": {
                 "reasoning_tokens": sum(cost.reasoning_tokens for cost in costs),
+                "accepted_prediction_tokens": sum(cost.accepted_prediction_tokens for cost in costs),
+                "rejected_prediction_tokens": sum(cost.rejected_prediction_tokens for cost in costs),
                 **discarded,
             },
         }
@@ -112,6 +114,8 @@ def ending_fields(event: ChoiceFinished) -> dict[str, object]:
             "reasoning_tokens": event.usage.reasoning_tokens,
             "cached_tokens": event.usage.cached_tokens,
             "shared_tokens": event.usage.shared_tokens,
+            "accepted_prediction_tokens": event.usage.accepted_prediction_tokens,
+            "rejected_prediction_tokens": event.usage.rejected_prediction_tokens,
         },
     }
 
