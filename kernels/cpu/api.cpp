@@ -36,13 +36,13 @@ int find_levels() {
 
 const int level_count = find_levels();
 
-const Level* level_named(const char* name) {
+}  // namespace
+
+const Level* trioserve::find_level(const char* name) {
   for (int i = 0; i < level_count; i++)
     if (!strcmp(levels[i]->name, name)) return levels[i];
   return nullptr;
 }
-
-}  // namespace
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -54,7 +54,7 @@ EXPORT const char* trioserve_level(int i) { return i >= 0 && i < level_count ? l
 // A decoder without weights; null if there is no memory for it, or no such level.
 EXPORT Decoder* trioserve_decoder_new(const Spec* spec, const double* frequencies, const uint8_t* has_window, int page_count,
                                int threads, const char* level) {
-  const Level* found = level_named(level);
+  const Level* found = find_level(level);
   if (!found) return nullptr;
   try {
     return new Decoder(*spec, frequencies, has_window, page_count, threads, *found);
@@ -92,16 +92,16 @@ EXPORT void trioserve_decoder_interrupt(Decoder* decoder) { decoder->interrupt()
 // Bytes of a row of `width` values of a kind; 0 if there is no such kind or no such row.
 EXPORT size_t trioserve_row_bytes(int kind, int width) { return row_bytes((Kind)kind, width); }
 
-// What a panel's values are, [rows][width]: for tests. `format` is 0 for the file's own values, 1 for the packed ones.
+// A matrix's values as its file has them, [rows][width].
 EXPORT void trioserve_dequantise(int kind, const uint8_t* data, int rows, int width, float* out) {
   for (int r = 0; r < rows; r++)
     dequantise((Kind)kind, data + row_bytes((Kind)kind, width) * (size_t)r, width, out + (size_t)r * width);
 }
 
-// out [columns][rows] = x [columns][width] times the matrix, [rows][width]; in tiles of at most `tile` columns.
+// out [columns][rows] = x [columns][width] times the matrix, [rows][width]. Returns 1 if there is no such level or kind.
 EXPORT int trioserve_multiply(const char* level, int kind, const uint8_t* data, int rows, int width, const float* x,
                        int columns, float* out) {
-  const Level* found = level_named(level);
+  const Level* found = find_level(level);
   if (!found || !row_bytes((Kind)kind, width)) return 1;
   const int groups = groups_of(width), padded = groups * GROUP;
   const Format format = packed_format((Kind)kind);

@@ -59,6 +59,7 @@ Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has
 }
 
 Outcome Decoder::run(const Step& step) {
+  if (interrupted_.load(std::memory_order_relaxed)) return Outcome::INTERRUPTED;
   if (!is_valid(step)) return Outcome::BAD_STEP;
   reserve(step);
   stopped_ = false;
@@ -84,7 +85,7 @@ bool Decoder::is_valid(const Step& step) const {
   for (int s = 0; s < step.span_count; s++) {
     const int start = step.starts[s], count = step.starts[s + 1] - start;
     const int first_page = step.page_starts[s], pages = step.page_starts[s + 1] - first_page;
-    if (count < 1 || pages < 1 || !within(step.positions + start, count, pages * PAGE) ||
+    if (count < 1 || step.starts[s + 1] > step.token_count || pages < 1 || !within(step.positions + start, count, pages * PAGE) ||
         !within(step.pages + first_page, pages, page_count_))
       return false;
   }
@@ -175,6 +176,8 @@ void Decoder::embed(const Step& step, int member) {
     float* x = hidden(t);
     weights_.embed(step.tokens[t], x);
     for (int i = 0; i < spec_.embedding_dim; i++) x[i] *= spec_.embedding_scale;
+    // what is not finite in a row gets into its padding too, and must not stay there for the next row in this place
+    for (int i = spec_.embedding_dim; i < x_stride_; i++) x[i] = 0.0f;
     float* angles = angles_.as<float>() + (size_t)row * spec_.rope_dim;
     for (int i = 0; i < half; i++) {
       const double angle = (double)step.positions[t] * frequencies_[(size_t)i];

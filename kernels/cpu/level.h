@@ -56,7 +56,10 @@ struct Level {
                  int32_t* alternative_ids, double* alternative_log_probabilities);
 };
 
-// Those that this library was built with; null where the compiler or the machine has not got it.
+// A level that this machine can run; null if it can't run one of that name.
+const Level* find_level(const char* name);
+
+// Those that this library was built with.
 extern const Level level_portable;
 #if defined(TRIOSERVE_AVX2)
 extern const Level level_avx2;

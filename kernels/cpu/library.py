@@ -34,7 +34,7 @@ _POINTER = ctypes.c_void_p
 
 
 class NativeError(Exception):
-    """The library is missing, or refused something."""
+    """The library is missing, or refused something. Says what, as a sentence without its full stop."""
 
 
 class NativeSpec(ctypes.Structure):
@@ -75,11 +75,11 @@ def load_library() -> ctypes.CDLL:
     """
     path = library_path()
     if path is None:
-        raise NativeError("trioserve was installed without its native kernels, since there was no C++ compiler.")
+        raise NativeError("trioserve was installed without its native kernels, since there was no C++ compiler")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise NativeError(f"The native kernels can't be loaded: {error}") from error
+        raise NativeError(f"the native kernels can't be loaded: {error}") from error
     signatures: dict[str, tuple[type | None, Sequence[type]]] = {
         "level": (ctypes.c_char_p, (_I32,)),
         "decoder_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _I32, _I32, ctypes.c_char_p)),
@@ -140,13 +140,15 @@ class NativeDecoder:
         Raises:
             NativeError: there is no such level, or no memory.
         """
+        if level not in levels():
+            raise NativeError(f"this machine has no level {level}")
         self._library = load_library()
         own_frequencies, own_windows = array("d", frequencies), bytes(windows)
         self._decoder: int | None = self._library.trioserve_decoder_new(
             ctypes.byref(spec), address(own_frequencies), own_windows, page_count, threads, level.encode()
         )
         if self._decoder is None:
-            raise NativeError(f"There is no memory for {page_count} pages of keys and values.")
+            raise NativeError(f"there is no memory for {page_count} pages of keys and values")
 
     def set(self, name: str, layer: int, kind: str, data: int) -> None:
         """Pack a weight.
@@ -161,9 +163,9 @@ class NativeDecoder:
             NativeError: the weight can't be used, or there is no memory.
         """
         if kind not in KINDS:
-            raise NativeError(f"The kernels have no weights of kind {kind}.")
+            raise NativeError(f"the kernels have no weights of kind {kind}")
         if self._library.trioserve_decoder_set(self._decoder, name.encode(), layer, KINDS[kind], data):
-            raise NativeError(f"The weight {name} of kind {kind} can't be packed.")
+            raise NativeError(f"the weight {name} of kind {kind} can't be packed")
 
     @property
     def weight_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Tiny models in memory, and reference devices that run them."""
+"""Tiny models in memory, and devices that run them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from trioserve.device.cpu import CpuDevice
 from trioserve.device.reference import ReferenceDevice
+from trioserve.model.loaded import LoadedModel
 from trioserve.model.spec import DecoderSpec, Rope
 from trioserve.testing.weights import random_model
 
 OpenDevice = Callable[..., ReferenceDevice]
+OpenCpuDevice = Callable[..., CpuDevice]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -71,6 +74,52 @@ def open_device() -> OpenDevice:
         )
 
     return open_
+
+
+@pytest.fixture(scope="session")
+def tiny_native() -> DecoderSpec:
+    """A small model for the native kernels, of which no size is a multiple of another by chance."""
+    return DecoderSpec(
+        architecture="tiny",
+        vocab_size=97,
+        context_length=1024,
+        layers=2,
+        heads=6,
+        kv_heads=2,
+        head_dim=16,
+        embedding_dim=48,
+        feed_forward_dim=72,
+        rope=Rope(dim=16),
+        norm_eps=1e-5,
+    )
+
+
+@pytest.fixture
+def open_cpu_device() -> Iterator[OpenCpuDevice]:
+    """Makes a CpuDevice of a spec or a model, and closes it at the end of the test."""
+    opened: list[CpuDevice] = []
+
+    def open_(
+        model: DecoderSpec | LoadedModel,
+        *,
+        page_count: int = 64,
+        context_length: int | None = None,
+        threads: int = 1,
+        level: str | None = None,
+    ) -> CpuDevice:
+        device = CpuDevice.load(
+            random_model(model) if isinstance(model, DecoderSpec) else model,
+            page_count=page_count,
+            context_length=context_length,
+            threads=threads,
+            level=level,
+        )
+        opened.append(device)
+        return device
+
+    yield open_
+    for device in opened:
+        device.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,20 @@
-"""FAN-15: what is computed for a token does not depend, in any bit, on what is computed beside it."""
+"""FAN-15: what is computed for a token does not depend, in any bit, on what is computed beside it.
+
+On both devices; test_cpu_batch_invariance.py goes further on the one that cuts its work in more ways.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from trioserve_kernels.cpu.library import library_path
 
+from trioserve.device.cpu import CpuDevice
 from trioserve.device.decoder import TILE
 from trioserve.device.reference import ReferenceDevice
 from trioserve.model.spec import DecoderSpec, Rope
@@ -17,7 +22,7 @@ from trioserve.testing.driver import Row, Span, make_plan
 from trioserve.testing.weights import random_model
 
 Logits = npt.NDArray[np.float32]
-PAGE_SIZE = 4
+AnyDevice = ReferenceDevice | CpuDevice
 PAGE_COUNT = 1024
 
 
@@ -62,13 +67,33 @@ def rich_spec() -> DecoderSpec:
     )
 
 
-@pytest.fixture(scope="module", params=[wide_spec, rich_spec], ids=["wide", "rich"])
-def device(request: pytest.FixtureRequest) -> ReferenceDevice:
-    return ReferenceDevice.load(random_model(request.param()), page_size=PAGE_SIZE, page_count=PAGE_COUNT)
+def reference(spec: DecoderSpec) -> ReferenceDevice:
+    return ReferenceDevice.load(random_model(spec), page_size=4, page_count=PAGE_COUNT)
+
+
+def native(spec: DecoderSpec) -> CpuDevice:
+    if library_path() is None:
+        pytest.skip("there are no native kernels")
+    return CpuDevice.load(random_model(spec), page_count=PAGE_COUNT, threads=1)
+
+
+DEVICES: dict[str, Callable[[], AnyDevice]] = {
+    "reference, wide": lambda: reference(wide_spec()),
+    "reference, rich": lambda: reference(rich_spec()),
+    "cpu, wide": lambda: native(wide_spec()),
+    "cpu, rich": lambda: native(attrs.evolve(rich_spec(), head_dim=48)),
+}
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[AnyDevice]:
+    device = DEVICES[request.param]()
+    yield device
+    device.close()
 
 
 def prefill(
-    device: ReferenceDevice,
+    device: AnyDevice,
     tokens: Sequence[int],
     pages: Sequence[int],
     *,
@@ -99,60 +124,62 @@ def prompt(some_tokens: Callable[[int, int], list[int]]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def alone(device: ReferenceDevice, prompt: list[int]) -> Logits:
+def alone(device: AnyDevice, prompt: list[int]) -> Logits:
     return prefill(device, prompt, range(12))
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 31])
-def test_strangers_in_the_batch_change_nothing(
-    device: ReferenceDevice, prompt: list[int], alone: Logits, count: int
-) -> None:
+def test_strangers_in_the_batch_change_nothing(device: AnyDevice, prompt: list[int], alone: Logits, count: int) -> None:
     assert np.array_equal(prefill(device, prompt, range(12), beside=strangers(count)), alone)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 17, 44])
 def test_the_chunks_of_the_prompt_change_nothing(
-    device: ReferenceDevice, prompt: list[int], alone: Logits, chunk: int
+    device: AnyDevice, prompt: list[int], alone: Logits, chunk: int
 ) -> None:
     assert np.array_equal(prefill(device, prompt, range(12), chunk=chunk), alone)
 
 
-def test_chunks_beside_strangers_change_nothing(device: ReferenceDevice, prompt: list[int], alone: Logits) -> None:
+def test_chunks_beside_strangers_change_nothing(device: AnyDevice, prompt: list[int], alone: Logits) -> None:
     assert np.array_equal(prefill(device, prompt, range(12), chunk=5, beside=strangers(31)), alone)
 
 
-def test_the_ids_of_the_pages_change_nothing(device: ReferenceDevice, prompt: list[int], alone: Logits) -> None:
+def test_the_ids_of_the_pages_change_nothing(device: AnyDevice, prompt: list[int], alone: Logits) -> None:
     pages = [int(page) for page in np.random.default_rng(5).permutation(PAGE_COUNT)[:12]]
     assert np.array_equal(prefill(device, prompt, pages), alone)
 
 
-def test_what_was_in_the_pages_before_changes_nothing(
-    device: ReferenceDevice, prompt: list[int], alone: Logits
-) -> None:
+def test_what_was_in_the_pages_before_changes_nothing(device: AnyDevice, prompt: list[int], alone: Logits) -> None:
     prefill(device, prompt[::-1] + prompt[:3], range(12))
     assert np.array_equal(prefill(device, prompt, range(12)), alone)
 
 
-def test_a_prefix_in_shared_pages_changes_nothing(device: ReferenceDevice, prompt: list[int], alone: Logits) -> None:
-    prefill(device, [*prompt[:20], 1, 2, 3], range(6))
-    assert np.array_equal(prefill(device, prompt, [*range(5), *range(20, 27)], start=20), alone)
+def test_a_prefix_in_shared_pages_changes_nothing(device: AnyDevice, prompt: list[int], alone: Logits) -> None:
+    whole = 20 // device.info.page_size
+    start = whole * device.info.page_size
+    prefill(device, [*prompt[:start], 1, 2, 3], range(6))
+    assert np.array_equal(prefill(device, prompt, [*range(whole), *range(20, 27)], start=start), alone)
 
 
-def test_a_page_copied_on_write_changes_nothing(device: ReferenceDevice, prompt: list[int], alone: Logits) -> None:
-    # FAN-11: the prompt ends inside page 5; each choice goes on in its own copy
-    prefill(device, prompt[:22], range(6))
+def test_a_page_copied_on_write_changes_nothing(device: AnyDevice, prompt: list[int], alone: Logits) -> None:
+    # FAN-11: the prompt ends inside a page; each choice goes on in its own copy
+    last = 22 // device.info.page_size
+    prefill(device, prompt[:22], range(last + 1))
     spans = [
-        Span(tokens=prompt[22:], start=22, pages=[*range(5), *range(20, 27)], rows=[Row()]),
-        Span(tokens=prompt[:22:-1], start=22, pages=[*range(5), *range(30, 37)], rows=[Row()]),
+        Span(tokens=prompt[22:], start=22, pages=[*range(last), *range(20, 27)], rows=[Row()]),
+        Span(tokens=prompt[:22:-1], start=22, pages=[*range(last), *range(30, 37)], rows=[Row()]),
     ]
-    logits = device.logits(make_plan(spans, copies=[(5, 20), (5, 30)]))
+    logits = device.logits(make_plan(spans, copies=[(last, 20), (last, 30)]))
     assert np.array_equal(logits[len(prompt) - 22 - 1], alone)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("spec", [wide_spec, rich_spec])
 def test_the_number_of_threads_changes_nothing(
-    device: ReferenceDevice, prompt: list[int], alone: Logits, threads: int
+    spec: Callable[[], DecoderSpec], prompt: list[int], threads: int
 ) -> None:
+    device = reference(spec())
+    alone = prefill(device, prompt, range(12))
     torch.set_num_threads(threads)
     assert np.array_equal(prefill(device, prompt, range(12), beside=strangers(5)), alone)
 
@@ -165,7 +192,7 @@ def test_activations_split_between_threads_change_nothing() -> None:
     assert all(np.array_equal(logits[place], logits[0]) for place in range(TILE))
 
 
-def test_batch_mates_do_not_change_what_is_drawn(device: ReferenceDevice, prompt: list[int]) -> None:
+def test_batch_mates_do_not_change_what_is_drawn(device: AnyDevice, prompt: list[int]) -> None:
     # case seed-batch-mates
     rows = [Row(seed=seed, temperature=0.9, top_p=0.95) for seed in range(8)]
     span = Span(tokens=prompt, pages=range(12), rows=rows)
@@ -178,7 +205,7 @@ def test_batch_mates_do_not_change_what_is_drawn(device: ReferenceDevice, prompt
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_schedule_changes_anything(device: ReferenceDevice, seed: int) -> None:
+def test_no_schedule_changes_anything(device: AnyDevice, seed: int) -> None:
     """Three sequences in one pool, each cut into spans at random, the spans put in steps at random."""
     random = np.random.default_rng(seed)
     sequences = [[(31 * s + 7 * t) % 97 for t in range(length)] for s, length in enumerate((9, 21, 34))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +20,9 @@ import numpy.typing as npt
 import pytest
 import torch
 import trio
+from trioserve_kernels.cpu.library import PAGE_TOKENS, library_path
 
+from trioserve.device.cpu import CpuDevice
 from trioserve.device.reference import ReferenceDevice
 from trioserve.engine.engine import Engine
 from trioserve.engine.open import open_engine
@@ -39,9 +41,12 @@ from trioserve.testing.driver import Row, Span, make_plan
 
 # So many tokens, and so flat a distribution over them, that no two choices agree by chance.
 TINY = TinyLlama(vocab_size=961, context_length=256)
+# The same for the CPU device, whose heads are multiples of 16.
+NATIVE_TINY = attrs.evolve(TINY, head_dim=16)
 # No limit of a step that is ever reached.
 WHOLE = 4096
 
+Logits = npt.NDArray[np.float32]
 Witnessed = tuple[int, int, bytes]
 """(seed as uint64, position of the drawn token, digest of the logits it was drawn from)"""
 
@@ -62,6 +67,11 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def native_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("laws") / "native", NATIVE_TINY)
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tiny_folder: Path) -> Iterator[LoadedModel]:
     model = load_model(tiny_folder)
     yield model
@@ -74,30 +84,61 @@ class WitnessDevice(ReferenceDevice):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
         self.witnessed: list[Witnessed] = []
-        """Without what was drawn after a draft that turned out wrong."""
-        self._digests: dict[int, bytes] = {}
+        self._logits: dict[int, Logits] = {}
 
-    def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
-        logits = super().logits(plan)
-        self._digests = {token: hashlib.sha256(row.tobytes()).digest() for token, row in logits.items()}
-        return logits
+    def logits(self, plan: StepPlan) -> dict[int, Logits]:
+        self._logits = super().logits(plan)
+        return self._logits
 
     def run(self, plan: StepPlan) -> StepResult:
-        result, rows, counts = super().run(plan), plan.rows, True
-        for r, token in enumerate(rows.tokens):
-            if r > 0 and token == rows.tokens[r - 1] + 1 and token not in plan.spans.starts:
-                counts &= result.token_ids[r - 1] == plan.spans.tokens[token]
-            else:
-                counts = True
-            if counts:
-                self.witnessed.append((rows.seeds[r], rows.counters[r], self._digests[token]))
+        result = super().run(plan)
+        self.witnessed += witness(plan, result, self._logits)
         return result
 
 
-def open_witness(model: LoadedModel, *, page_size: int, page_count: int) -> WitnessDevice:
-    device = WitnessDevice.load(model, page_size=page_size, page_count=page_count)
-    assert isinstance(device, WitnessDevice)
-    return device
+class NativeWitnessDevice(CpuDevice):
+    """A CPU device that remembers what it drew from."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
+        self.witnessed: list[Witnessed] = []
+
+    def _run(self, plan: StepPlan, logits: Logits | None) -> StepResult:
+        if logits is None:
+            logits = np.empty((len(plan.rows.tokens), self.info.vocab_size), np.float32)
+        result = super()._run(plan, logits)
+        self.witnessed += witness(plan, result, dict(zip(plan.rows.tokens, logits, strict=True)))
+        return result
+
+
+def witness(plan: StepPlan, result: StepResult, logits: Mapping[int, Logits]) -> list[Witnessed]:
+    """What was drawn in a step, without what was drawn after a draft that turned out wrong."""
+    witnessed: list[Witnessed] = []
+    rows, counts = plan.rows, True
+    digests = {token: hashlib.sha256(row.tobytes()).digest() for token, row in logits.items()}
+    for r, token in enumerate(rows.tokens):
+        if r > 0 and token == rows.tokens[r - 1] + 1 and token not in plan.spans.starts:
+            counts &= result.token_ids[r - 1] == plan.spans.tokens[token]
+        else:
+            counts = True
+        if counts:
+            witnessed.append((rows.seeds[r], rows.counters[r], digests[token]))
+    return witnessed
+
+
+AnyWitness = WitnessDevice | NativeWitnessDevice
+
+
+def open_witness(model: LoadedModel, device: str, *, page_size: int, page_count: int) -> AnyWitness:
+    """``device`` is "reference" or "cpu"; the latter with two threads."""
+    if device == "reference":
+        reference = WitnessDevice.load(model, page_size=page_size, page_count=page_count)
+        assert isinstance(reference, WitnessDevice)
+        return reference
+    assert page_size == PAGE_TOKENS, "the CPU device has no other pages"
+    native = NativeWitnessDevice.load(model, page_count=page_count, threads=2)
+    assert isinstance(native, NativeWitnessDevice)
+    return native
 
 
 @attrs.frozen
@@ -113,9 +154,14 @@ class Lone:
 class Oracle:
     """Generates one choice at a time, and nothing beside it."""
 
-    def __init__(self, model: LoadedModel) -> None:
-        self._device = open_witness(model, page_size=TINY.context_length, page_count=1)
+    def __init__(self, model: LoadedModel, device: str) -> None:
+        size = PAGE_TOKENS if device == "cpu" else TINY.context_length
+        self._pages = range(TINY.context_length // size)
+        self._device = open_witness(model, device, page_size=size, page_count=len(self._pages))
         self._known: dict[tuple[object, ...], Lone] = {}
+
+    def close(self) -> None:
+        self._device.close()
 
     def answer(
         self,
@@ -148,7 +194,7 @@ class Oracle:
         self._device.witnessed.clear()
         tokens: list[int] = []
         total = 0.0
-        span = Span(tokens=prompt, pages=[0], rows=[row])
+        span = Span(tokens=prompt, pages=self._pages, rows=[row])
         while True:
             result = self._device.run(make_plan([span]))
             token = result.token_ids[0]
@@ -181,6 +227,7 @@ class Server:
         self,
         model: LoadedModel,
         oracle: Oracle,
+        device: str,
         *,
         page_size: int = 4,
         page_count: int = 256,
@@ -201,7 +248,7 @@ class Server:
             lookup_tokens=lookup_tokens,
         )
         self.state = SchedulerState(options)
-        self.device = open_witness(model, page_size=page_size, page_count=page_count)
+        self.device = open_witness(model, device, page_size=page_size, page_count=page_count)
         self.told: dict[Uid, Told] = {}
         self.most_rows = 0
         self._oracle = oracle
@@ -298,17 +345,43 @@ class Server:
 
 @pytest.fixture(scope="session")
 def oracle(tiny_model: LoadedModel) -> Oracle:
-    return Oracle(tiny_model)
+    return Oracle(tiny_model, "reference")
+
+
+OpenServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
-def open_server(tiny_model: LoadedModel, oracle: Oracle) -> Callable[..., Server]:
-    """Makes a Server of the tiny model; arguments are those of SchedulerOptions."""
+def open_server(tiny_model: LoadedModel, oracle: Oracle) -> OpenServer:
+    """Makes a Server of the tiny model on the reference device; arguments are those of SchedulerOptions."""
 
     def open_(**options: int) -> Server:
-        return Server(tiny_model, oracle, **options)  # type: ignore[arg-type]  # bools are ints
+        return Server(tiny_model, oracle, "reference", **options)  # type: ignore[arg-type]  # bools are ints
 
     return open_
+
+
+@pytest.fixture(scope="session")
+def open_native_server(native_tiny_folder: Path) -> Iterator[OpenServer]:
+    """Makes a Server of a tiny model on the CPU device, which is closed when the next one is made."""
+    if library_path() is None:
+        pytest.skip("there are no native kernels")
+    model = load_model(native_tiny_folder)
+    oracle = Oracle(model, "cpu")
+    opened: list[Server] = []
+
+    def open_(**options: int) -> Server:
+        while opened:
+            opened.pop().device.close()
+        options.setdefault("page_size", PAGE_TOKENS)
+        opened.append(Server(model, oracle, "cpu", **options))  # type: ignore[arg-type]  # bools are ints
+        return opened[0]
+
+    yield open_
+    while opened:
+        opened.pop().device.close()
+    oracle.close()
+    model.weights.close()
 
 
 @pytest.fixture(scope="session")
@@ -336,13 +409,17 @@ OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 
 
 @pytest.fixture(scope="session")
-def tiny_engine(tiny_folder: Path) -> OpenEngine:
-    """Opens an engine of the tiny model; arguments are those of EngineOptions. A test that hangs in it fails."""
+def tiny_engine(tiny_folder: Path, native_tiny_folder: Path) -> OpenEngine:
+    """Opens an engine of a tiny model, on the reference device if nothing else is said.
+
+    Arguments are those of EngineOptions. A test that hangs in it fails.
+    """
 
     @asynccontextmanager
     async def open_(**options: object) -> AsyncIterator[Engine]:
+        chosen = EngineOptions(**({"device": "reference", "threads": 1} | options))  # type: ignore[arg-type]
         with trio.fail_after(60):
-            async with open_engine(tiny_folder, EngineOptions(threads=1, **options)) as engine:  # type: ignore[arg-type]
+            async with open_engine(native_tiny_folder if chosen.device == "cpu" else tiny_folder, chosen) as engine:
                 yield engine
                 engine.check()
 
@@ -402,18 +479,18 @@ def say_streamed() -> Callable[..., Awaitable[list[Said]]]:
 def say_alone(tiny_engine: OpenEngine, say_whole: Callable) -> Callable[..., Awaitable[list[Said]]]:
     """Asks for each choice in a request of its own, one after the other, in an engine that finds nothing cached."""
 
-    known: dict[tuple[Prompt, SamplingParams], list[Said]] = {}
+    known: dict[tuple[Prompt, SamplingParams, str], list[Said]] = {}
 
-    async def ask(prompt: Prompt, params: SamplingParams) -> list[Said]:
-        key = (prompt if isinstance(prompt, str) else tuple(prompt), params)
+    async def ask(prompt: Prompt, params: SamplingParams, *, device: str = "reference") -> list[Said]:
+        key = (prompt if isinstance(prompt, str) else tuple(prompt), params, device)
         if key not in known:
-            known[key] = await ask_anew(prompt, params)
+            known[key] = await ask_anew(prompt, params, device)
         return known[key]
 
-    async def ask_anew(prompt: Prompt, params: SamplingParams) -> list[Said]:
+    async def ask_anew(prompt: Prompt, params: SamplingParams, device: str) -> list[Said]:
         assert params.seed is not None
         said: list[Said] = []
-        async with tiny_engine(prefix_cache=False) as engine:
+        async with tiny_engine(prefix_cache=False, device=device) as engine:
             for j in range(params.n):
                 seed = (params.seed + j + 2**63) % 2**64 - 2**63
                 said += await say_whole(engine, prompt, attrs.evolve(params, n=1, seed=seed))

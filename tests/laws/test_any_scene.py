@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trioserve.params import INT64_MAX, INT64_MIN, SamplingParams
 
-SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 VOCABULARY = 961
 # Prompts begin like one of these, so they often share pages.
-STEMS = [[3 + (stem + 37 * t) % (VOCABULARY - 3) for t in range(48)] for stem in (0, 500)]
+STEMS = [[3 + (stem + 37 * t) % (VOCABULARY - 3) for t in range(220)] for stem in (0, 500)]
 
 
 @attrs.frozen
@@ -38,16 +37,26 @@ class Scene:
     requests: list[Request]
 
 
-def lengths(page_size: int) -> st.SearchStrategy[int]:
+@attrs.frozen
+class Sizes:
+    """What scenes are made of."""
+
+    page_sizes: tuple[int, ...] = (1, 4, 16)
+    longest: int = 44
+    """Tokens of a prompt."""
+    scenes: int = 150
+
+
+def lengths(page_size: int, longest: int) -> st.SearchStrategy[int]:
     """Of prompts: on both sides of the edges of pages, and any."""
     edges = st.builds(lambda pages, offset: max(1, pages * page_size + offset), st.integers(1, 3), st.integers(-1, 1))
-    return st.integers(20, 44) | edges | st.integers(1, 44)
+    return st.integers(20, longest) | edges | st.integers(1, longest)
 
 
 @st.composite
-def prompts(draw: st.DrawFn, page_size: int) -> tuple[int, ...]:
+def prompts(draw: st.DrawFn, page_size: int, longest: int) -> tuple[int, ...]:
     own = draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=3))
-    stem = draw(st.sampled_from([STEMS[0], STEMS[0], STEMS[1]]))[: max(0, draw(lengths(page_size)) - len(own))]
+    stem = draw(st.sampled_from([STEMS[0], STEMS[0], STEMS[1]]))[: max(0, draw(lengths(page_size, longest)) - len(own))]
     return tuple(stem + own) or (draw(st.integers(0, VOCABULARY - 1)),)
 
 
@@ -63,10 +72,10 @@ PARAMS = st.builds(
 )
 
 
-def requests(page_size: int) -> st.SearchStrategy[Request]:
+def requests(page_size: int, longest: int) -> st.SearchStrategy[Request]:
     return st.builds(
         Request,
-        prompt=prompts(page_size),
+        prompt=prompts(page_size, longest),
         params=PARAMS,
         stops=st.booleans(),
         mistakes=st.sampled_from([None, 0, 3, 5]),
@@ -76,14 +85,14 @@ def requests(page_size: int) -> st.SearchStrategy[Request]:
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> Scene:
-    page_size = draw(st.sampled_from([1, 4, 16]))
-    come = draw(st.lists(requests(page_size), min_size=2, max_size=4))
+def scenes(draw: st.DrawFn, sizes: Sizes) -> Scene:
+    page_size = draw(st.sampled_from(sizes.page_sizes))
+    come = draw(st.lists(requests(page_size, sizes.longest), min_size=2, max_size=4))
     # from a pool in which the longest prompt can say one token, to one in which nobody needs to wait
     fewest = max(len(request.prompt) for request in come) // page_size + 1
     options = {
         "page_size": page_size,
-        "page_count": draw(st.sampled_from([fewest + 1, 2 * fewest, 3 * fewest, fewest, 256])),
+        "page_count": draw(st.sampled_from([fewest + 1, fewest, 2 * fewest, fewest, 3 * fewest, 256])),
         "max_running": draw(st.sampled_from([256, 3, 1])),
         "max_batch_tokens": draw(st.sampled_from([4096, 33, 16, 5, 2, 1])),
         "prefix_cache": draw(st.sampled_from([True, True, False])),
@@ -113,12 +122,21 @@ def play(server: Any, scene: Scene) -> None:
         now += 1
 
 
-def test_every_choice_is_what_it_is_alone(open_server: Callable) -> None:
+@pytest.mark.parametrize(
+    ("open_any", "sizes"),
+    [
+        pytest.param("open_server", Sizes(), id="reference"),
+        # its attention goes over stretches of 128 tokens
+        pytest.param("open_native_server", Sizes(page_sizes=(16,), longest=200, scenes=100), id="cpu"),
+    ],
+)
+def test_every_choice_is_what_it_is_alone(request: pytest.FixtureRequest, open_any: str, sizes: Sizes) -> None:
     # FAN-15; cases seed-batch-mates, preempt-same-output, pool-exhaustion
+    open_server = request.getfixturevalue(open_any)
     happened: Counter[str] = Counter()
 
-    @SETTINGS
-    @given(scenes())
+    @settings(max_examples=sizes.scenes, deadline=None, derandomize=True, database=None)
+    @given(scenes(sizes))
     def check(scene: Scene) -> None:
         server = open_server(**scene.options)
         play(server, scene)

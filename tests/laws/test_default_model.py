@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import attrs
 import pytest
 import trio
+from trioserve_kernels.cpu.library import library_path
 
 from trioserve.engine.engine import ChoiceAnswer, Engine
 from trioserve.engine.open import open_engine
@@ -23,8 +25,13 @@ def said(choice: ChoiceAnswer) -> tuple[object, ...]:
 
 
 @pytest.mark.model
-async def test_four_choices_are_the_four_answers_to_their_seeds(default_model_path: Path) -> None:
-    options = EngineOptions(context_length=256, kv_tokens=2048, prefix_cache=False, threads=1)
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+async def test_four_choices_are_the_four_answers_to_their_seeds(
+    default_model_path: Path, device: Literal["cpu", "reference"]
+) -> None:
+    if device == "cpu" and library_path() is None:
+        pytest.skip("there are no native kernels")
+    options = EngineOptions(device=device, context_length=256, kv_tokens=2048, prefix_cache=False, threads=1)
     singles: dict[int, ChoiceAnswer] = {}
 
     async def ask(engine: Engine, j: int) -> None:

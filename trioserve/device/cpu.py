@@ -25,7 +25,7 @@ from trioserve_kernels.cpu.library import (
     NativeStep,
     address,
     levels,
-    library_path,
+    load_library,
 )
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
@@ -49,8 +49,10 @@ MOST_QUERIES_PER_HEAD: Final = 64
 def unsupported(model: LoadedModel) -> str | None:
     """Why the CPU device can't run a model, as a sentence without its full stop; None if it can."""
     spec = model.spec
-    if library_path() is None:
-        return "trioserve was installed without a C++ compiler, so it has no native kernels"
+    try:
+        load_library()
+    except NativeError as error:
+        return str(error)
     if spec.head_dim % LANES or spec.head_dim > MOST_HEAD_DIM:
         return f"the model's heads have {spec.head_dim} dimensions, not a multiple of {LANES} up to {MOST_HEAD_DIM}"
     if spec.heads // spec.kv_heads > MOST_QUERIES_PER_HEAD:
@@ -109,7 +111,7 @@ class CpuDevice:
         try:
             chosen = level or levels()[0]
         except NativeError as error:
-            raise DeviceError(str(error)) from error
+            raise DeviceError(f"The CPU device can't be used: {error}.") from error
         try:
             decoder = NativeDecoder(
                 _native_spec(spec),
@@ -120,8 +122,12 @@ class CpuDevice:
                 level=chosen,
             )
         except NativeError as error:
-            raise ParamError(str(error), "kv_tokens") from error
-        _pack(model, decoder, progress)
+            raise ParamError(f"The CPU device can't be made: {error}.", "kv_tokens") from error
+        try:
+            _pack(model, decoder, progress)
+        except BaseException:
+            decoder.close()
+            raise
         info = DeviceInfo(
             name=f"cpu ({chosen}, {threads} {'thread' if threads == 1 else 'threads'})",
             vocab_size=spec.vocab_size,
@@ -154,11 +160,11 @@ class CpuDevice:
         """
         return self._run(plan, None)
 
-    def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
-        """[R, V]: run a step, and give the logits of each row."""
+    def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
+        """Run a step: [V] for each token that a row is drawn from, by its index in the plan."""
         logits = np.empty((len(plan.rows.tokens), self._info.vocab_size), np.float32)
         self._run(plan, logits)
-        return logits
+        return dict(zip(plan.rows.tokens, logits, strict=True))
 
     def interrupt(self) -> None:
         with self._lock:

@@ -38,14 +38,23 @@ class Span:
     rows: Sequence[Row] = ()
 
 
-def make_plan(spans: Sequence[Span], *, number: int = 0, copies: Sequence[tuple[int, int]] = ()) -> StepPlan:
-    """The plan that computes the spans, after the page copies (source, target). Its rows are in the spans' order."""
+def make_plan(
+    spans: Sequence[Span],
+    *,
+    number: int = 0,
+    copies: Sequence[tuple[int, int]] = (),
+    shared: Sequence[tuple[int, int, int]] = (),
+) -> StepPlan:
+    """The plan that computes the spans, after the page copies (source, target). Its rows are in the spans' order.
+
+    ``shared`` are the triples of StepPlan.shared.
+    """
     plan = StepPlan(
         number=number,
         copies=array("i", [page for pair in copies for page in pair]),
         spans=SpanArrays(),
         rows=RowArrays(),
-        shared=array("i"),
+        shared=array("i", [number for triple in shared for number in triple]),
     )
     for span in spans:
         stop = span.start + len(span.tokens)
