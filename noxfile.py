@@ -39,11 +39,17 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Formatting, ruff and flake8-async."""
+    """Formatting, also of the C++, ruff and flake8-async."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("flake8", "trioserve", "kernels", "tests", "noxfile.py")
+    native = [
+        str(path)
+        for path in (*Path("kernels").rglob("*.[ch]*"), *Path("tests").rglob("*.cpp"))
+        if path.suffix in (".h", ".cpp")
+    ]
+    session.run("clang-format", "--dry-run", "--Werror", *native)
 
 
 @nox.session
