@@ -15,6 +15,9 @@ BEST_OF = ("tests/engine/test_ranking.py", "tests/engine/test_best_of.py")
 ROUTES = ("tests/web/test_routes.py",)
 WIRE = ("tests/wire",)
 DRAFTS = ("tests/sched/test_drafts.py",)
+SAMPLER = ("tests/kernels/test_sampler.py",)
+NATIVE_SAMPLER = ("tests/kernels/test_native_sampler.py",)
+REFERENCE = ("tests/device/test_reference.py",)
 
 
 @attrs.frozen
@@ -25,6 +28,11 @@ class Mutation:
     old: str
     new: str
     tests: tuple[str, ...]
+
+    @property
+    def is_native(self) -> bool:
+        """It breaks what the native library is made of."""
+        return self.path.endswith((".cpp", ".h"))
 
 
 MUTATIONS = (
@@ -99,6 +107,22 @@ MUTATIONS = (
         "rows.counters.append(position)",
         "rows.counters.append(len(self.draws))",
         SCHED,
+    ),
+    Mutation(
+        "FAN-15",
+        "a position has its own random number",
+        "kernels/reference/sampler.py",
+        "return pick(weights, uniform(seed, position))",
+        "return pick(weights, uniform(seed, 0))",
+        SAMPLER,
+    ),
+    Mutation(
+        "FAN-15",
+        "a position has its own random number, in native code too",
+        "kernels/cpu/sampler.h",
+        "uniform(row.seed, row.counter)",
+        "uniform(row.seed, 0)",
+        NATIVE_SAMPLER,
     ),
     Mutation(
         "FAN-15",
@@ -328,8 +352,8 @@ MUTATIONS = (
         "FAN-32",
         "a log-probability is that of the drawn token",
         "trioserve/sched/commit.py",
-        "(result.logprobs[row],)",
-        "(result.logprobs[0],)",
+        "tuple(result.logprobs[row : row + len(token_ids)])",
+        "tuple(result.logprobs[: len(token_ids)])",
         SCHED,
     ),
     Mutation(
@@ -347,6 +371,14 @@ MUTATIONS = (
         "if streaming.stream and params.ranked:",
         "if False:",
         WIRE,
+    ),
+    Mutation(
+        "FAN-32",
+        "a log-probability is that of the raw logits",
+        "kernels/reference/sampler.py",
+        "return float(differences[token_id] - np.log(np.cumsum(np.exp(differences))[-1]))",
+        "return float(differences[token_id])",
+        (*SAMPLER, *REFERENCE),
     ),
     Mutation(
         "FAN-33",
