@@ -73,7 +73,7 @@ class PoolAndTree(RuleBasedStateMachine):
         expected: list[int] = []
         while (len(expected) + 1) * self.size < len(tokens) and self.key(tokens, len(expected)) in self.known:
             expected.append(self.known[self.key(tokens, len(expected))])
-        found = self.tree.match(array("i", tokens))
+        found = self.tree.match(array("i", tokens)).pages
         assert found == expected
         self.pool.share(found)
         missing = len(tokens) // self.size - len(found)

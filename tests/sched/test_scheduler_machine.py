@@ -45,6 +45,7 @@ class Machine(RuleBasedStateMachine):
         max_running=st.integers(1, 6),
         max_batch_tokens=st.sampled_from([1, 2, 3, 5, 8, 32]),
         prefix_cache=st.booleans(),
+        max_overtaken_s=st.sampled_from([0, 1, 3, 20]),
     )
     def start(self, **options: int) -> None:
         self.sim = self.simulate(**options, max_queued=FULL_CHOICES)

@@ -14,7 +14,7 @@ import attrs
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.errors import ParamError
-from trioserve.params import Limits, at_least
+from trioserve.params import Limits, at_least, is_finite
 from trioserve.sched.state import SchedulerOptions
 
 MAX_N_CEILING = 16384
@@ -64,6 +64,9 @@ class EngineOptions:
     """Tokens generated but not yet taken by a slow consumer; past that the choice is paused."""
     prefix_cache: bool = True
     """Keep the pages of finished prompts and answers for requests that begin the same."""
+    max_overtaken_s: float = attrs.field(default=2.0, validator=is_finite)
+    """How long requests that find more in the prefix cache, or fit where a large one does not, may start before a
+    waiting one that came earlier: seconds from the first that does. 0: first in, first out."""
     limits: Limits = attrs.field(factory=Limits, validator=_check_limits)
     inline_characters: int = attrs.field(default=2000, validator=at_least(0))
     """Longer prompts are tokenized in a thread: this many characters take about a millisecond."""
@@ -90,4 +93,5 @@ class EngineOptions:
             max_queued=self.max_queued,
             max_batch_tokens=self.max_batch_tokens or info.batch_tokens,
             prefix_cache=self.prefix_cache,
+            max_overtaken_s=self.max_overtaken_s,
         )
