@@ -142,3 +142,30 @@ def test_evicting_the_beginning_before_its_end_is_a_bug(pool: PagePool, tree: Pr
     pool.share(pages[1:])
     with pytest.raises(InvariantError, match="before those that continue it"):
         tree.evict(1)
+
+
+def test_a_match_follows_the_tree(pool: PagePool, tree: PrefixTree) -> None:
+    match = tree.match(ids([1, 2, 3, 4, 5, 6, 7]))
+    assert (match.pages, match.share) == ([], 0.0)
+    first = computed(pool, tree, [1, 2, 3, 4])
+    tree.update(match)
+    assert (match.pages, match.share) == (first, 2 / 7)
+    tree.evict(1)
+    tree.update(match)
+    assert match.pages == first[:1]
+    again = computed(pool, tree, [1, 2, 3, 4, 5, 6])
+    tree.update(match)
+    assert match.pages == again
+    tree.flush()
+    tree.update(match)
+    assert match.pages == []
+
+
+def test_two_that_need_the_same_page_next_know_it(pool: PagePool, tree: PrefixTree) -> None:
+    computed(pool, tree, [1, 2])
+    one, other, stranger, short = (tree.match(ids([1, 2, *more])) for more in ([3, 4, 5], [3, 4], [3, 5, 5], [3]))
+    assert one.next_page == other.next_page is not None
+    assert stranger.next_page not in (None, one.next_page)
+    assert short.next_page is None
+    # the last of two whole pages is computed in any case
+    assert (len(one.pages) < one.most_pages, len(other.pages) < other.most_pages) == (True, False)
