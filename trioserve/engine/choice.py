@@ -12,7 +12,7 @@ import trio
 from trioserve.engine.ticket import Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
-from trioserve.errors import ChoiceFailedError
+from trioserve.errors import ChoiceFailedError, TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
 from trioserve.sched.outbox import Progress
 from trioserve.text.pipeline import ChoiceText
@@ -61,7 +61,8 @@ class Choice:
         """Send the events, the last one a ChoiceFinished; leave the ticket closed however it ends.
 
         Raises:
-            ChoiceFailedError: its tokens could not be turned into events.
+            ChoiceFailedError: it failed in the engine, or its tokens could not be turned into events.
+            TrioserveError: the same, if there is an error of ours for it: the engine may refuse it, late.
             EngineClosedError: the engine ended first.
         """
         try:
@@ -82,13 +83,21 @@ class Choice:
 
     def _next_events(self, progress: Progress) -> list[Event]:
         try:
-            return self._events(progress)
+            events = self._events(progress)
         except Exception as error:
-            message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
-            last = self._finish("error", None, message)
-            if self.verdict.is_isolated(copies=len(self.places)):
-                return last
-            raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error
+            return self._failed(error)
+        if progress.error is not None and not self.finished:
+            events += self._failed(progress.error)
+        return events
+
+    def _failed(self, error: Exception) -> list[Event]:
+        message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
+        last = self._finish("error", None, message)
+        if self.verdict.is_isolated(copies=len(self.places)):
+            return last
+        if isinstance(error, TrioserveError):
+            raise error  # it says best itself what it means to the caller
+        raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error
 
     def _events(self, progress: Progress) -> list[Event]:
         self.watch.received(progress)
@@ -99,7 +108,7 @@ class Choice:
         piece = self.text.feed(ids)
         if piece.stop is not None:
             return self._last(piece.text, piece.token_ids, "stop", piece.stop)
-        if progress.finish is None:
+        if progress.finish is None or progress.error is not None:
             return self._delta(piece.text, progress.token_ids)
         tail = self.text.end()
         if tail.stop is not None:

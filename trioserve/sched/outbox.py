@@ -25,6 +25,8 @@ class Progress:
     """In the last message, and only there."""
     stop_id: int | None = None
     """The token id that ended the choice; it is also the last of its token ids."""
+    error: Exception | None = None
+    """What the engine failed of, for this choice alone; with the finish "error", and only there."""
 
 
 @attrs.define(eq=False)
