@@ -24,6 +24,7 @@ from trioserve.sched.outbox import Progress
 from trioserve.testing.engine import FAKE_MODEL, FAKE_OPTIONS
 from trioserve.testing.tokenizer import EOS, ByteTokenizer
 
+FOREIGN = DeviceInfo(name="foreign", vocab_size=259, context_length=4096, page_size=1, page_count=1)
 TOKEN_S = 0.01
 PREFILL_S = 1.0
 ADMISSION_S = 0.1
@@ -63,7 +64,7 @@ class Stream:
 class ForeignEngine:
     """A ChoiceEngine whose prefix cache knows whole prompts that had a token sampled from them."""
 
-    info: DeviceInfo = DeviceInfo(name="foreign", vocab_size=259, context_length=4096, page_size=1, page_count=1)
+    info: DeviceInfo = FOREIGN
     refusals: Mapping[str, Exception] = attrs.field(factory=dict, kw_only=True)
     failures: Mapping[tuple[str, int], Exception] = attrs.field(factory=dict, kw_only=True)
     """What is raised instead of a choice's token, by uid and tokens before it."""
