@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -10,101 +10,25 @@ import pytest
 import trio
 import trio.testing
 
-from trioserve.abc import DeviceInfo
-from trioserve.engine.engine import Engine, ModelInfo
+from trioserve.engine.engine import Engine
 from trioserve.engine.gate import Gate
-from trioserve.engine.open import EngineBlock
 from trioserve.engine.options import EngineOptions
 from trioserve.errors import ChoiceFailedError, EngineClosedError, QueueFullError
 from trioserve.events import ChoiceFinished, TextDelta
 from trioserve.params import SamplingParams
-from trioserve.sched.commit import Admitted
-from trioserve.sched.group import Group, Uid
-from trioserve.sched.outbox import Progress
-from trioserve.testing.engine import FAKE_MODEL, FAKE_OPTIONS
-from trioserve.testing.tokenizer import EOS, ByteTokenizer
-
-FOREIGN = DeviceInfo(name="foreign", vocab_size=259, context_length=4096, page_size=1, page_count=1)
-TOKEN_S = 0.01
-PREFILL_S = 1.0
-ADMISSION_S = 0.1
-
-
-@attrs.define(eq=False)
-class Stream:
-    """A choice of a foreign engine: the digits from that of its seed on, then the end."""
-
-    engine: ForeignEngine
-    group: Group
-    prefill_s: float
-    cached: int
-    tokens: int = 0
-    closed: int = 0
-
-    async def receive(self) -> Progress:
-        assert not self.closed
-        (spec,) = self.group.choices
-        await trio.sleep(TOKEN_S if self.tokens else self.prefill_s)
-        if (error := self.engine.failures.get((spec.uid, self.tokens))) is not None:
-            raise error
-        admitted = None if self.tokens else Admitted(self.cached, 0.0)
-        self.engine.computed.add(bytes(self.group.prompt))
-        self.tokens += 1
-        if self.tokens == 10:
-            return Progress(admitted, (EOS,), "stop", EOS)
-        finish = "length" if self.tokens == spec.max_tokens else None
-        return Progress(admitted, (ord("0") + (spec.seed + self.tokens) % 10,), finish)
-
-    def close(self) -> None:
-        self.closed += 1
-        self.engine.live.remove(self)
-
-
-@attrs.define(eq=False)
-class ForeignEngine:
-    """A ChoiceEngine whose prefix cache knows whole prompts that had a token sampled from them."""
-
-    info: DeviceInfo = FOREIGN
-    refusals: Mapping[str, Exception] = attrs.field(factory=dict, kw_only=True)
-    failures: Mapping[tuple[str, int], Exception] = attrs.field(factory=dict, kw_only=True)
-    """What is raised instead of a choice's token, by uid and tokens before it."""
-    computed: set[bytes] = attrs.field(factory=set, init=False)
-    live: list[Stream] = attrs.field(factory=list, init=False)
-    submitted: list[tuple[str, float, int]] = attrs.field(factory=list, init=False)
-    """(uid, when, prompt tokens found in the cache)"""
-    admitting: int = attrs.field(default=0, init=False)
-
-    async def submit(self, group: Group) -> Stream:
-        (spec,) = group.choices
-        cached = len(group.prompt) - 1 if bytes(group.prompt) in self.computed else 0
-        self.submitted.append((str(spec.uid), trio.current_time(), cached))
-        self.admitting += 1
-        try:
-            await trio.sleep(ADMISSION_S)
-        finally:
-            self.admitting -= 1
-        if spec.uid in self.refusals:
-            raise self.refusals[spec.uid]
-        self.live.append(Stream(self, group, TOKEN_S if cached else PREFILL_S, cached))
-        return self.live[-1]
-
-    @property
-    def uids(self) -> list[str]:
-        return [uid for uid, _, _ in self.submitted]
+from trioserve.sched.group import Uid
+from trioserve.testing.engine import FAKE_OPTIONS
+from trioserve.testing.groupless import ADMISSION_S, PREFILL_S, TOKEN_S, FakeChoiceEngine, open_groupless_engine
 
 
 @asynccontextmanager
-async def opened(foreign: ForeignEngine, options: EngineOptions = FAKE_OPTIONS) -> AsyncIterator[Engine]:
+async def opened(foreign: FakeChoiceEngine, options: EngineOptions = FAKE_OPTIONS) -> AsyncIterator[Engine]:
     """An engine over a foreign one, which has to be left clean (FAN-27)."""
 
-    async def load() -> tuple[ModelInfo, ForeignEngine]:
-        await trio.lowlevel.checkpoint()
-        return ModelInfo(id=FAKE_MODEL, tokenizer=ByteTokenizer(), template=None), foreign
-
-    async with EngineBlock(load, options) as engine:
+    async with open_groupless_engine(foreign, options) as engine:
         yield engine
         await trio.testing.wait_all_tasks_blocked()
-        assert (foreign.live, foreign.admitting) == ([], 0)
+        assert (foreign.live, foreign.admitting) == (set(), 0)
         statistics = engine.statistics()
         assert statistics.requests == 0
         assert statistics.scheduler.waiting + statistics.scheduler.prefilling + statistics.scheduler.running == 0
@@ -115,7 +39,7 @@ async def opened(foreign: ForeignEngine, options: EngineOptions = FAKE_OPTIONS) 
 
 
 async def test_siblings_are_submitted_when_the_first_choice_has_a_token() -> None:  # FAN-8, FAN-13
-    foreign, begin = ForeignEngine(), trio.current_time()
+    foreign, begin = FakeChoiceEngine(), trio.current_time()
     async with opened(foreign) as engine:
         answer = await engine.complete("hello", SamplingParams(n=4, seed=3), request_id="r")
         statistics = engine.statistics().scheduler
@@ -123,14 +47,14 @@ async def test_siblings_are_submitted_when_the_first_choice_has_a_token() -> Non
     assert foreign.uids[0] == "0_r"
     assert set(foreign.uids) == {f"{j}_r" for j in range(4)}
     # not at the reply to its admission; then all at once, and they find the prompt
-    assert [round(when - begin, 3) for _, when, _ in foreign.submitted] == [0.0] + [ADMISSION_S + PREFILL_S] * 3
-    assert [cached for _, _, cached in foreign.submitted] == [0, 5, 5, 5]
+    assert [round(each.when - begin, 3) for each in foreign.submitted] == [0.0] + [ADMISSION_S + PREFILL_S] * 3
+    assert [each.cached_tokens for each in foreign.submitted] == [0, 5, 5, 5]
     assert (statistics.prompt_tokens_computed, statistics.prompt_tokens_cached) == (6, 0)
     assert (statistics.groups, statistics.tokens_generated) == (1, 40)
 
 
 async def test_a_request_with_several_prompts_has_a_gate_for_each() -> None:  # FAN-4, FAN-21
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     async with opened(foreign) as engine:
         answer = await engine.complete(["ab", "cde"], SamplingParams(n=2, seed=0), request_id="r")
         again = await engine.complete("ab", SamplingParams(seed=0))
@@ -142,7 +66,7 @@ async def test_a_request_with_several_prompts_has_a_gate_for_each() -> None:  # 
 
 
 async def test_one_choice_has_nobody_to_wait_for() -> None:  # FAN-5
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     async with opened(foreign) as engine:
         (choice,) = (await engine.complete("a", SamplingParams(seed=0, max_tokens=2), request_id="r")).choices
     assert (choice.text, choice.reason, foreign.uids) == ("12", "length", ["r"])
@@ -154,12 +78,12 @@ async def test_one_choice_has_nobody_to_wait_for() -> None:  # FAN-5
 @pytest.mark.parametrize(
     "foreign",
     [
-        lambda: ForeignEngine(refusals={"0_r": RuntimeError("boom")}),
-        lambda: ForeignEngine(failures={("0_r", 0): RuntimeError("boom")}),
+        lambda: FakeChoiceEngine(refuse={"0_r": RuntimeError("boom")}.get),
+        lambda: FakeChoiceEngine(failures={("0_r", 0): RuntimeError("boom")}),
     ],
     ids=["as it is submitted", "before its first token"],
 )
-async def test_no_sibling_is_submitted_if_the_first_choice_fails(foreign: Callable[[], ForeignEngine]) -> None:
+async def test_no_sibling_is_submitted_if_the_first_choice_fails(foreign: Callable[[], FakeChoiceEngine]) -> None:
     # FAN-13, FAN-23
     engine_elsewhere = foreign()
     async with opened(engine_elsewhere) as engine:
@@ -171,7 +95,7 @@ async def test_no_sibling_is_submitted_if_the_first_choice_fails(foreign: Callab
 
 
 async def test_where_errors_are_isolated_the_siblings_fail_of_that_of_the_first_choice() -> None:  # FAN-13, FAN-24
-    foreign = ForeignEngine(failures={("0_r", 0): RuntimeError("boom")})
+    foreign = FakeChoiceEngine(failures={("0_r", 0): RuntimeError("boom")})
     async with opened(foreign) as engine:
         finished: list[ChoiceFinished] = []
         with pytest.raises(ChoiceFailedError, match="boom"):
@@ -185,7 +109,7 @@ async def test_where_errors_are_isolated_the_siblings_fail_of_that_of_the_first_
 
 
 async def test_a_first_choice_that_fails_after_its_first_token_has_siblings_which_end_with_it() -> None:  # FAN-23
-    foreign = ForeignEngine(failures={("0_r", 5): RuntimeError("boom")})
+    foreign = FakeChoiceEngine(failures={("0_r", 5): RuntimeError("boom")})
     async with opened(foreign) as engine:
         with pytest.raises(ChoiceFailedError, match="Choice 0 failed: RuntimeError: boom"):
             await engine.complete("hello", SamplingParams(n=3), request_id="r")
@@ -193,7 +117,7 @@ async def test_a_first_choice_that_fails_after_its_first_token_has_siblings_whic
 
 
 async def test_a_sibling_that_fails_alone_leaves_the_others_alone_if_errors_are_isolated() -> None:  # FAN-24
-    foreign = ForeignEngine(failures={("1_r", 2): RuntimeError("boom")})
+    foreign = FakeChoiceEngine(failures={("1_r", 2): RuntimeError("boom")})
     async with opened(foreign) as engine:
         params = SamplingParams(n=3, seed=0, choice_errors="isolate")
         async with engine.generate("hello", params, request_id="r") as generation:
@@ -208,7 +132,7 @@ async def test_a_sibling_that_fails_alone_leaves_the_others_alone_if_errors_are_
 
 
 async def test_a_refusal_of_the_first_choice_refuses_the_request() -> None:  # FAN-10
-    foreign = ForeignEngine(refusals={"0_r": QueueFullError("full", 7)})
+    foreign = FakeChoiceEngine(refuse={"0_r": QueueFullError("full", 7)}.get)
     async with opened(foreign) as engine:
         with pytest.raises(QueueFullError) as caught:
             async with engine.generate("hello", SamplingParams(n=3), request_id="r"):
@@ -218,7 +142,7 @@ async def test_a_refusal_of_the_first_choice_refuses_the_request() -> None:  # F
 
 
 async def test_a_request_of_several_prompts_is_taken_whole_or_refused_whole() -> None:  # FAN-10
-    foreign = ForeignEngine(refusals={"0_r-1": QueueFullError("full")})
+    foreign = FakeChoiceEngine(refuse={"0_r-1": QueueFullError("full")}.get)
     async with opened(foreign) as engine:
         with pytest.raises(QueueFullError):
             await engine.complete(["a", "b", "c"], SamplingParams(n=2), request_id="r")
@@ -227,14 +151,14 @@ async def test_a_request_of_several_prompts_is_taken_whole_or_refused_whole() ->
 
 
 async def test_a_refusal_of_a_sibling_fails_the_request_with_its_status() -> None:  # FAN-23
-    foreign = ForeignEngine(refusals={"2_r": QueueFullError("full")})
+    foreign = FakeChoiceEngine(refuse={"2_r": QueueFullError("full")}.get)
     async with opened(foreign) as engine:
         with pytest.raises(QueueFullError, match="full"):
             await engine.complete("hello", SamplingParams(n=3), request_id="r")
 
 
 async def test_more_choices_than_may_run_and_wait_are_refused_whole() -> None:  # FAN-10
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     async with opened(foreign, attrs.evolve(FAKE_OPTIONS, max_running=2, max_queued=3)) as engine:
         async with engine.generate("hello", SamplingParams(n=3)):
             with pytest.raises(QueueFullError, match="3 choices run or wait; with 3 more it would be over 5"):
@@ -247,7 +171,7 @@ async def test_more_choices_than_may_run_and_wait_are_refused_whole() -> None:  
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.5, 1.095, 1.1, 1.105, 1.15, 1.2])
 async def test_leaving_at_any_moment_ends_every_choice_and_submits_no_other(seconds: float) -> None:  # FAN-25
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     async with opened(foreign) as engine:
         with trio.move_on_after(seconds) as scope:
             await engine.complete("hello", SamplingParams(n=8), request_id="r")
@@ -264,7 +188,7 @@ async def test_leaving_between_two_turns_of_the_loop_harms_nobody() -> None:  # 
         with scope:
             await engine.complete([1, 2, 3], SamplingParams(n=3))
 
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     async with opened(foreign) as engine:
         for turns in list(range(10)) * 5:  # trio chooses the order of tasks at random
             scope = trio.CancelScope()
@@ -278,7 +202,7 @@ async def test_leaving_between_two_turns_of_the_loop_harms_nobody() -> None:  # 
 
 
 async def test_if_the_first_choice_is_cancelled_the_next_goes_first() -> None:  # FAN-34
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     async with opened(foreign) as engine:
         ends: dict[int, str] = {}
         async with engine.generate("hello", SamplingParams(n=4), request_id="r") as generation:
@@ -296,7 +220,7 @@ async def test_if_the_first_choice_is_cancelled_the_next_goes_first() -> None:  
 
 
 async def test_a_cancelled_request_submits_nothing_more() -> None:  # FAN-34
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     async with opened(foreign) as engine:
         async with engine.generate("hello", SamplingParams(n=4), request_id="r") as generation:
             await trio.sleep(0.5)
@@ -307,7 +231,7 @@ async def test_a_cancelled_request_submits_nothing_more() -> None:  # FAN-34
 
 
 async def test_a_slow_reader_delays_nobody_and_loses_nothing() -> None:  # FAN-29
-    foreign = ForeignEngine()
+    foreign = FakeChoiceEngine()
     texts: dict[int, str] = dict.fromkeys(range(2), "")
     async with opened(foreign) as engine:
         async with engine.generate("hello", SamplingParams(n=2, seed=0)) as slow:
@@ -325,7 +249,7 @@ async def test_a_slow_reader_delays_nobody_and_loses_nothing() -> None:  # FAN-2
 
 
 async def test_a_choice_cancelled_while_nobody_reads_it_keeps_what_it_has_made() -> None:  # FAN-34
-    async with opened(ForeignEngine()) as engine:
+    async with opened(FakeChoiceEngine()) as engine:
         async with engine.generate("hello", SamplingParams(seed=0)) as generation:
             await trio.sleep(5)
             generation.cancel()
@@ -348,18 +272,14 @@ async def test_leaving_the_engine_ends_requests_that_still_run(seconds: float) -
             await engine.complete("go", SamplingParams(n=2))
         ended.set()
 
-    ended, foreign = trio.Event(), ForeignEngine()
-
-    async def load() -> tuple[ModelInfo, ForeignEngine]:
-        await trio.lowlevel.checkpoint()
-        return ModelInfo(id=FAKE_MODEL, tokenizer=ByteTokenizer(), template=None), foreign
+    ended, foreign = trio.Event(), FakeChoiceEngine()
 
     async with trio.open_nursery() as nursery:
-        async with EngineBlock(load, FAKE_OPTIONS) as engine:
+        async with open_groupless_engine(foreign) as engine:
             nursery.start_soon(ask, engine)  # noqa: ASYNC111  # to outlive the engine is the point
             await trio.sleep(seconds)
         await ended.wait()
-    assert (foreign.live, foreign.admitting) == ([], 0)
+    assert (foreign.live, foreign.admitting) == (set(), 0)
 
 
 # the gate alone

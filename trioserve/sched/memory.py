@@ -48,8 +48,8 @@ class Memory:
         cached = match.pages
         missing = self.pages_for(sequence.length) - len(cached)
         if self.available < missing + spare:
-            return False
-        # first of all, or they might be evicted to make room for the rest
+            return False  # most often it is as clear as this
+        # before anything else, or they might be evicted to make room for the rest; and held, they are not available
         self.pool.share(cached)
         if self.available < missing + spare:
             self.pool.release(cached)
