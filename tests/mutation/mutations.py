@@ -160,8 +160,8 @@ MUTATIONS = (
         "FAN-23",
         "a failed choice ends its siblings",
         "trioserve/engine/choice.py",
-        "            raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error",
-        '            return self._finish("error", None, message)',
+        "        raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error",
+        "        return last",
         LIFETIME,
     ),
     Mutation(
