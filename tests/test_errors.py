@@ -32,6 +32,7 @@ def test_every_class_has_a_row_or_inherits_one_with_its_meaning() -> None:
         (errors.QueueFullError("x"), 429, "queue_full"),
         (errors.EngineStoppingError(), 503, "server_stopping"),
         (errors.EngineClosedError(), 503, "engine_closed"),
+        (errors.EngineFailedError(KeyError("x")), 500, "engine_failed"),
         (ChoiceFailedError("x", "r", 3), 500, "generation_failed"),
         (errors.InvariantError("x"), 500, "internal_error"),
         (KeyError("secret"), 500, "internal_error"),
@@ -46,3 +47,18 @@ def test_an_error_has_the_row_of_its_nearest_class(error: BaseException, status:
 def test_a_prompt_too_long_says_what_clients_look_for() -> None:
     assert "maximum context length is 10 tokens" in str(ContextLengthError(10, 11, "prompt"))
     assert "at least 11 tokens" in str(ContextLengthError(10, 11, "prompt", at_least=True))
+
+
+def test_what_ended_an_engine_is_said_again() -> None:  # FAN-23
+    cause = errors.DeviceError("The device failed in step 3: OSError: gone")
+    failed = errors.EngineFailedError(cause)
+    assert (str(failed), failed.__cause__) == (str(cause), cause)
+    assert str(errors.EngineFailedError(KeyError("x"))) == "The engine failed: KeyError: 'x'"
+
+
+def test_a_field_can_be_named_as_its_caller_does() -> None:
+    names = {"prompt": "messages"}
+    for param, renamed in (("prompt", "messages"), ("n", "n"), ("prompt.1", "prompt.1"), (None, None)):
+        error = ParamError("x", param)
+        error.rename(names)
+        assert error.param == renamed

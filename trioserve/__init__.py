@@ -6,38 +6,49 @@ async with trioserve.open_engine("smollm2") as engine:
             ...
 """
 
-from trioserve.engine.engine import Answer, ChoiceAnswer, Engine, EngineStatistics, ModelInfo
-from trioserve.engine.generation import Generation
-from trioserve.engine.open import open_engine
-from trioserve.engine.options import EngineOptions
-from trioserve.errors import (
-    ChoiceFailedError,
-    ContextLengthError,
-    DeviceError,
-    EngineClosedError,
-    EngineStoppingError,
-    GenerationError,
-    InternalError,
-    ModelError,
-    ParamError,
-    QueueFullError,
-    TrioserveError,
-)
-from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
-from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
-from trioserve.version import __version__
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from trioserve.engine.engine import Answer, ChoiceAnswer, Engine, EngineStatistics, ModelInfo
+    from trioserve.engine.generation import Generation
+    from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
+    from trioserve.engine.open import open_engine
+    from trioserve.engine.options import EngineOptions
+    from trioserve.errors import (
+        ChoiceFailedError,
+        ContextLengthError,
+        DeviceError,
+        EngineClosedError,
+        EngineFailedError,
+        EngineStoppingError,
+        GenerationError,
+        InternalError,
+        ModelError,
+        ParamError,
+        QueueFullError,
+        TrioserveError,
+    )
+    from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
+    from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
+    from trioserve.version import __version__
 
 __all__ = [
+    "AbortCause",
     "Answer",
     "ChoiceAnswer",
     "ChoiceFailedError",
     "ChoiceFinished",
     "ChoiceParams",
+    "ChoiceReport",
     "ChoiceUsage",
     "ContextLengthError",
     "DeviceError",
     "Engine",
     "EngineClosedError",
+    "EngineFailedError",
     "EngineOptions",
     "EngineStatistics",
     "EngineStoppingError",
@@ -49,8 +60,10 @@ __all__ = [
     "Limits",
     "ModelError",
     "ModelInfo",
+    "Observer",
     "ParamError",
     "QueueFullError",
+    "RequestReport",
     "SamplingParams",
     "StopWhen",
     "TextDelta",
@@ -58,3 +71,41 @@ __all__ = [
     "__version__",
     "open_engine",
 ]
+
+# Names are imported when they are first asked for (PEP 562): an engine takes some 0.3 seconds to import, which
+# ``trioserve --help`` does not need, and in which Ctrl-C would be a traceback before the command can help it.
+_HOMES: Final = {
+    "trioserve.engine.engine": ("Answer", "ChoiceAnswer", "Engine", "EngineStatistics", "ModelInfo"),
+    "trioserve.engine.generation": ("Generation",),
+    "trioserve.engine.open": ("open_engine",),
+    "trioserve.engine.options": ("EngineOptions",),
+    "trioserve.errors": (
+        "ChoiceFailedError",
+        "ContextLengthError",
+        "DeviceError",
+        "EngineClosedError",
+        "EngineFailedError",
+        "EngineStoppingError",
+        "GenerationError",
+        "InternalError",
+        "ModelError",
+        "ParamError",
+        "QueueFullError",
+        "TrioserveError",
+    ),
+    "trioserve.events": ("ChoiceFinished", "ChoiceUsage", "Event", "FinishReason", "TextDelta"),
+    "trioserve.params": ("ChoiceParams", "Limits", "SamplingParams", "StopWhen"),
+    "trioserve.version": ("__version__",),
+}
+
+if not TYPE_CHECKING:  # or every misspelt name would be an object
+
+    def __getattr__(name: str) -> object:
+        for module, names in _HOMES.items():
+            if name in names:
+                return globals().setdefault(name, getattr(import_module(module), name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

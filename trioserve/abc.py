@@ -29,6 +29,8 @@ class DeviceInfo:
     """KV pages in all; ids are 0 to page_count - 1."""
     batch_tokens: int = 256
     """Tokens in one step that it computes in a few tenths of a second: what a step should hold at most."""
+    free_rows: int = 0
+    """Decodes in one step that cost hardly more than a single one, so that some can be spent on drafts. 0: none do."""
 
 
 @runtime_checkable

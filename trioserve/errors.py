@@ -13,7 +13,8 @@ The tree follows what a caller does about an error, not where it happens::
       QueueFullError(retry_after)  try again later
       EngineStoppingError          go to another server
       EngineClosedError            the engine has ended
-      DeviceError                  ... because its device failed
+        EngineFailedError            ... because of an error
+      DeviceError                  the device failed, which ends the engine
       GenerationError(request_id)  this request failed; others did not
         ChoiceFailedError(index)
       ModelError                   a model can't be found, fetched or read: nothing was loaded
@@ -23,6 +24,7 @@ The tree follows what a caller does about an error, not where it happens::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -51,6 +53,11 @@ class ParamError(TrioserveError):
     @property
     def param(self) -> str | None:
         return self._param
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Name the field as its caller does, where ``names`` has another name for it."""
+        if self._param is not None:
+            self._param = names.get(self._param, self._param)
 
 
 class ContextLengthError(ParamError):
@@ -98,10 +105,19 @@ class EngineStoppingError(TrioserveError):
 
 
 class EngineClosedError(TrioserveError):
-    """The engine has ended; its ``__cause__`` is the error that ended it, if one did."""
+    """The engine has ended."""
 
     def __init__(self, message: str = "The engine is closed.") -> None:
         super().__init__(message)
+
+
+class EngineFailedError(EngineClosedError):
+    """An error has ended the engine: the ``__cause__``, which this says again to whoever still waited (FAN-23)."""
+
+    def __init__(self, cause: BaseException) -> None:
+        ours = isinstance(cause, TrioserveError)
+        super().__init__(str(cause) if ours else f"The engine failed: {type(cause).__name__}: {cause}")
+        self.__cause__ = cause
 
 
 class DeviceError(TrioserveError):
@@ -153,6 +169,7 @@ ERRORS: Final[dict[type[TrioserveError], ErrorRow]] = {
     QueueFullError: ErrorRow(429, "rate_limit_error", "queue_full"),
     EngineStoppingError: ErrorRow(503, "service_unavailable_error", "server_stopping"),
     EngineClosedError: ErrorRow(503, "service_unavailable_error", "engine_closed"),
+    EngineFailedError: ErrorRow(500, "server_error", "engine_failed"),
     DeviceError: ErrorRow(500, "server_error", "device_failed"),
     GenerationError: ErrorRow(500, "server_error", "generation_failed"),
     ModelError: ErrorRow(500, "server_error", "model_error"),

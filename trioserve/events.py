@@ -24,6 +24,13 @@ class ChoiceUsage:
     shared_tokens: int = 0
     """Prompt tokens taken over from choice 0 of the same prompt: the prompt length for siblings, 0 for choice 0."""
     reasoning_tokens: int = 0
+    discarded_tokens: int = 0
+    """Completion tokens of the candidates of best_of that are no choices; counted at choice 0 of each prompt, 0 at its
+    siblings."""
+    accepted_prediction_tokens: int = 0
+    """Completion tokens that came without a step of their own, since a draft had them right."""
+    rejected_prediction_tokens: int = 0
+    """Draft tokens that are not in the completion. They are in no other count."""
 
 
 @attrs.frozen
@@ -52,6 +59,9 @@ class ChoiceFinished:
     """What ended it: the stop string or the end-of-sequence token id; None for other reasons."""
     error: str | None = None
     """What went wrong; for the reason "error" only."""
+    mean_logprob: float | None = None
+    """Mean log-probability of its completion tokens (see StepResult), by which best_of ranks the candidates; None
+    without best_of, and without tokens."""
 
 
 Event = TextDelta | ChoiceFinished

@@ -136,6 +136,9 @@ class SamplingParams:
 
     n: int = 1
     """Choices per prompt, at least 1 (the upper bound is the engine's, see Limits)."""
+    best_of: int | None = None
+    """Candidates per prompt, n at least: more than n are drawn, and the n whose tokens are likelier in the mean are the
+    choices, the best first (FAN-32). None and n: every candidate is a choice, in the order of the seeds."""
     max_tokens: int | None = None
     """Tokens to generate per choice at most; None: to the end of the context. 0 generates nothing."""
     temperature: float | None = None
@@ -147,20 +150,26 @@ class SamplingParams:
     min_p: float = 0.0
     """0 to 1: drop tokens less likely than this times the most likely one."""
     seed: int | None = None
-    """Any int64. Choice j uses seed + j. None and -1 are unseeded."""
+    """Any int64. Choice j, or candidate j of best_of, uses seed + j. None and -1 are unseeded."""
     stop: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple)
     """Texts that end a choice; none of them appears in its text."""
     ignore_eos: bool = False
     """Go on past the model's end-of-sequence tokens."""
     choice_params: tuple[ChoiceParams, ...] = attrs.field(default=(), converter=_as_choices)
-    """Empty, or one for each of the n choices: how it differs from the request."""
+    """Empty, or one for each of the n choices, or best_of candidates: how it differs from the request."""
     stop_when: StopWhen | None = None
     """When the choices that still run end with the reason "cancelled"."""
     choice_errors: Literal["fail", "isolate"] = "fail"
     """What a choice that fails means: the request fails, or the choice alone ends with the reason "error" (FAN-24)."""
+    prompt_lookup: bool | None = None
+    """Take drafts from the prompt and the answer itself, which changes the speed and nothing else. None: as the engine
+    is set up."""
+    prediction: str | None = None
+    """A text that the answers may repeat in large part. Drafts are taken from it, whatever ``prompt_lookup`` says."""
 
     def __attrs_post_init__(self) -> None:
         _check_int("n", self.n, 1)
+        _check_optional_int("best_of", self.best_of, self.n, INT32_MAX)
         _check_optional_int("max_tokens", self.max_tokens, 0, INT32_MAX)
         _check_optional_float("temperature", self.temperature, MAX_TEMPERATURE)
         _check_float("top_p", self.top_p, 0.0, 1.0)
@@ -179,15 +188,30 @@ class SamplingParams:
         self._check_choice_params()
         if self.choice_errors not in ("fail", "isolate"):
             raise ParamError(f"choice_errors must be fail or isolate, got {self.choice_errors!r}.", "choice_errors")
+        if not isinstance(self.prompt_lookup, (bool, type(None))):
+            raise ParamError(f"prompt_lookup must be true or false, got {self.prompt_lookup!r}.", "prompt_lookup")
+        if not isinstance(self.prediction, (str, type(None))):
+            raise ParamError(f"prediction must be a text, got {self.prediction!r}.", "prediction")
 
     def _check_choice_params(self) -> None:
         given = len(self.choice_params)
-        if given not in (0, self.n):
+        if given not in (0, self.candidates):
             raise ParamError(
-                f"choice_params must have one entry for each of the {self.n} choices, got {given}.", "choice_params"
+                f"choice_params must have one entry for each of the {self.candidates} choices, got {given}.",
+                "choice_params",
             )
         if given and self.max_tokens == 0:
             raise ParamError("max_tokens must be at least 1 when choice_params is given, got 0.", "max_tokens")
+
+    @property
+    def candidates(self) -> int:
+        """Choices that are drawn for each prompt: n, or best_of if that is more."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def ranked(self) -> bool:
+        """Whether there are more candidates than choices, so that the best have to be found."""
+        return self.candidates > self.n
 
     @property
     def greedy(self) -> bool:
@@ -223,24 +247,26 @@ class Limits:
     """The server's bounds on what one request may ask."""
 
     max_n: int = 128
-    """Choices per prompt."""
+    """Choices per prompt, and candidates of best_of."""
     max_choices: int = 1024
-    """Prompts times n."""
+    """Prompts times n, or times best_of."""
     greedy_n: Literal["reject", "replicate"] = "reject"
     """What n > 1 means with temperature 0."""
 
     def check(self, params: SamplingParams, prompts: int) -> None:
         """Raise ParamError if a request of ``prompts`` prompts with these params is over a bound."""
         _check_int("n", params.n, 1, self.max_n)
-        if params.greedy and params.n > 1 and self.greedy_n == "reject":
-            raise ParamError(f"n must be 1 when using greedy sampling, got {params.n}.", "n")
-        if prompts * params.n > self.max_choices:
+        _check_optional_int("best_of", params.best_of, params.n, self.max_n)
+        count, name = params.candidates, "best_of" if params.ranked else "n"
+        if params.greedy and count > 1 and self.greedy_n == "reject":
+            raise ParamError(f"{name} must be 1 when using greedy sampling, got {count}.", name)
+        if prompts * count > self.max_choices:
             raise ParamError(
-                f"A request may have at most {self.max_choices} choices, got {prompts} prompts times n = {params.n}.",
-                "n" if prompts == 1 else "prompt",
+                f"A request may have at most {self.max_choices} choices, got {prompts} prompts times {name} = {count}.",
+                name if prompts == 1 else "prompt",
             )
         wanted = None if params.stop_when is None else params.stop_when.finished or params.stop_when.agree
-        if wanted is not None and wanted > prompts * params.n:
+        if wanted is not None and wanted > prompts * count:
             raise ParamError(
-                f"stop_when asks for {wanted} choices, but the request has {prompts * params.n}.", "stop_when"
+                f"stop_when asks for {wanted} choices, but the request has {prompts * count}.", "stop_when"
             )

@@ -5,8 +5,8 @@ build on them and neither may import the other.
 Must not know: requests, text, tensors.
 
 Vocabulary: a *span* is a run of consecutive tokens of one sequence computed in this step (a prefill chunk, or
-one token of a decode). A *row* is one token to draw. Several rows may draw from the logits of the same token:
-the n first tokens of a group do.
+one token of a decode, perhaps with a draft after it). A *row* is one token to draw. Several rows may draw from the
+logits of the same token: the n first tokens of a group do. A decode with a draft draws after each token of its span.
 
 ``array`` typecodes: "i" int32, "Q" uint64, "d" float64. They support the buffer protocol, so a device reads
 them without a copy.
@@ -57,6 +57,8 @@ class RowArrays:
     """[R] "i" 0 or less keeps all."""
     min_ps: array[float] = attrs.field(factory=lambda: array("d"))
     """[R] "d" 0.0 keeps all."""
+    logprobs: array[int] = attrs.field(factory=_ints)
+    """[R] "i" 1: the log-probability of the drawn token is wanted; else 0."""
 
 
 @attrs.frozen(eq=False)
@@ -70,7 +72,8 @@ class StepPlan:
     spans: SpanArrays
     rows: RowArrays
     shared: array[int]
-    """[3 * G] "i" triples (first span, span count, shared pages): these consecutive spans begin with the same pages."""
+    """[3 * G] "i" triples (first span, span count, shared pages): these consecutive spans begin with the same pages.
+    Each of them has one token."""
 
 
 @attrs.frozen(eq=False)
@@ -81,3 +84,9 @@ class StepResult:
     """That of the plan."""
     token_ids: array[int]
     """[R] "i" the token drawn for each row of the plan."""
+    logprobs: array[float] = attrs.field(factory=lambda: array("d"))
+    """[R] "d" natural logarithm of the drawn token's probability, NaN for rows that did not ask; empty if none did.
+
+    The probability is the softmax of the logits as the model made them, before temperature and filters: it says how
+    likely the token was to the model, and not how it was drawn.
+    """

@@ -1,6 +1,9 @@
-"""Draws one token from one row of logits.
+"""Draws one token from one row of logits, and says how likely it was.
 
-Owns: what temperature, min_p, top_k and top_p mean, and in which order. Must not know: batches, sequences.
+Owns: what penalties, bias and mask, temperature, min_p, top_k and top_p mean, and in which order.
+Must not know: batches, sequences.
+
+Logits may be changed first, see ``changed``. Log-probabilities are of the logits before that, at temperature 1.
 
 A row is drawn from its own logits and parameters alone, in vocabulary order, so no other row can change it:
 
@@ -19,6 +22,8 @@ top_k, then top_p of what is left); transformers puts min_p last, which differs 
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +64,64 @@ def sample(
         return int(logits.argmax())
     weights = filtered_weights(logits, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     return pick(weights, uniform(seed, position))
+
+
+def changed(
+    logits: Logits,
+    *,
+    counts: Mapping[int, int] | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    seen: Collection[int] = (),
+    repetition_penalty: float = 1.0,
+    bias: Mapping[int, float] | None = None,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> Logits:
+    """The logits [V] float32 after penalties, bias and mask, in this order; each is rounded to float32.
+
+    Args:
+        logits: [V] float32.
+        counts: the tokens generated so far and how often each was; at least once.
+        presence_penalty: subtracted from the logit of each of these tokens.
+        frequency_penalty: times the count, subtracted together with it.
+        seen: the tokens of the prompt and of the answer, each once.
+        repetition_penalty: above 0. A positive logit of a seen token is divided by it, any other multiplied.
+        bias: what to add to the logits of which tokens, as float32.
+        allowed: [V]; the others become -inf.
+    """
+    result = logits.copy()
+    for token_id, count in (counts or {}).items():
+        result[token_id] = np.float64(result[token_id]) - (presence_penalty + frequency_penalty * count)
+    for token_id in seen:
+        logit = np.float64(result[token_id])
+        result[token_id] = logit / repetition_penalty if logit > 0 else logit * repetition_penalty
+    for token_id, addend in (bias or {}).items():
+        result[token_id] += np.float32(addend)
+    if allowed is not None:
+        result[~allowed] = -np.inf
+    return result
+
+
+def log_probability(logits: Logits, token_id: int) -> float:
+    """The natural logarithm of a token's probability: the softmax of ``logits``, whatever a choice is drawn with.
+
+    In float64, and summed in vocabulary order: logit - m - log(sum(exp(logits - m))) with the largest logit m.
+
+    Args:
+        logits: [V] float32, as ``sample`` takes them.
+        token_id: 0 to V - 1. Of one that is excluded (-inf), the result is -inf.
+    """
+    differences = logits.astype(np.float64) - np.float64(logits.max())
+    return float(differences[token_id] - np.log(np.cumsum(np.exp(differences))[-1]))
+
+
+def most_likely(logits: Logits, count: int) -> list[tuple[int, float]]:
+    """The ``count`` most likely tokens and their log-probabilities, of equal ones the lower id first.
+
+    Fewer, if there are fewer that aren't at -inf.
+    """
+    descending = np.argsort(-logits, kind="stable")[:count]
+    return [(int(i), log_probability(logits, int(i))) for i in descending if logits[i] > -np.inf]
 
 
 def filtered_weights(logits: Logits, *, temperature: float, top_p: float, top_k: int, min_p: float) -> Weights:

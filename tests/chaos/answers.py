@@ -136,6 +136,7 @@ async def _check_choices(
 ) -> Outcome:
     """Texts, reasons, seeds and usage, against the replay of every choice."""
     completion_tokens = cached_tokens = 0
+    drafted = {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
     for index, (text, ending) in enumerate(zip(texts, endings, strict=True)):
         await trio.lowlevel.checkpoint()
         p, j = divmod(index, call.n)
@@ -147,6 +148,9 @@ async def _check_choices(
         _compare(call, index, base, text.removeprefix(call.echo(index)), ending)
         require(own["shared_tokens"] == (prompt_tokens if j else 0), f"choice {index}: {own}")
         require(own["reasoning_tokens"] == 0, f"choice {index}: {own}")
+        require(own["accepted_prediction_tokens"] <= own["completion_tokens"], f"choice {index}: {own}")
+        for kind in drafted:
+            drafted[kind] += own[kind]
         cached = own["cached_tokens"]
         require(0 <= cached <= (0 if j else prompt_tokens - 1) and cached % PAGE_SIZE == 0, f"choice {index}: {own}")
         completion_tokens += own["completion_tokens"]
@@ -161,7 +165,7 @@ async def _check_choices(
                 "completion_tokens": completion_tokens,
                 "total_tokens": prompt_tokens + completion_tokens,
                 "prompt_tokens_details": {"cached_tokens": cached_tokens},
-                "completion_tokens_details": {"reasoning_tokens": 0},
+                "completion_tokens_details": {"reasoning_tokens": 0, **drafted},
             },
             f"usage {usage}",
         )

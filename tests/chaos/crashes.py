@@ -27,7 +27,7 @@ from trioserve.web.serve import serve
 
 _CLIENTS: Final = 12
 _SECONDS: Final = 10.0
-_CODES: Final = {"engine_closed", "device_failed"}
+_CODES: Final = {"engine_closed", "engine_failed"}
 
 
 async def crash(rng: random.Random, figures: Figures) -> None:

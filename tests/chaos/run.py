@@ -54,11 +54,10 @@ _LONG_RUN: Final = 1500
 """Requests of a run whose memory has settled by its middle."""
 _CRASHES: Final = 6
 
-_EXPECTED_ERROR: Final = re.compile(
-    rf"POST /v1/(chat/)?completions: Choice \d+ failed: ValueError: {re.escape(poison_message())}"
-)
+_EXPECTED_ERROR: Final = re.compile(rf"request \S+: choice \d+ failed: {re.escape(poison_message())}")
 _EXPECTED_IN_CRASH: Final = re.compile(
-    r"POST /v1/(chat/)?completions: The engine is closed\.|" + _EXPECTED_ERROR.pattern
+    r"POST /v1/(chat/)?completions: The device failed in step \d+: RuntimeError: out of order|"
+    + _EXPECTED_ERROR.pattern
 )
 
 
@@ -83,6 +82,8 @@ class ErrorLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
+        if record.exc_info:
+            message += f": {record.exc_info[1]}"
         if self.expected.fullmatch(message):
             self._figures.outcomes["errors logged, as expected"] += 1
             return

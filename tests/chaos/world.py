@@ -155,6 +155,9 @@ def open_chaos_engine(*, step_seconds: float, fails_at: int | None = None) -> En
         max_batch_tokens=96,
         # small, so that the outboxes of slow readers are full soon
         max_backlog=8,
+        # so many that there are drafts beside many choices
+        prompt_lookup=True,
+        lookup_rows=24,
         limits=Limits(max_n=MAX_N, max_choices=MAX_CHOICES),
         # small, so that threads tokenize too
         inline_characters=150,

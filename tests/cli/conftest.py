@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -49,6 +50,13 @@ def own_logs() -> Iterator[None]:
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def own_garbage() -> Iterator[None]:
+    """What a command keeps from the garbage collector is given back."""
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

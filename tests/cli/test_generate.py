@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -55,6 +57,16 @@ def test_a_choice_is_the_single_answer_to_its_seed(ask: Callable[..., str]) -> N
     several = ask("-n", 3, "--max-tokens", 12)
     alone = ask("--seed", SEED + 2, "--max-tokens", 12)
     assert several.endswith(f"seed {SEED + 2}]\n{alone}")
+
+
+def test_the_best_of_more_candidates_can_be_asked_for(ask: Callable[..., str]) -> None:  # FAN-32
+    ranked = ask("-n", 3, "--best-of", 8, "--max-tokens", 12, "--ignore-eos")
+    seeds = [int(seed) for seed in re.findall(r"\[choice \d: length, 12 tokens, seed (\d+)\]", ranked)]
+    assert len(seeds) == 3
+    assert set(seeds) < set(range(SEED, SEED + 8))
+    assert seeds != [SEED, SEED + 1, SEED + 2]
+    best = ask("--seed", seeds[0], "--max-tokens", 12, "--ignore-eos")
+    assert best == ask("--best-of", 8, "--max-tokens", 12, "--ignore-eos")
 
 
 def test_sampling_flags_reach_the_model(ask: Callable[..., str]) -> None:
@@ -201,3 +213,10 @@ def test_an_output_that_cannot_be_written_ends_the_command(
         assert run(["generate", "hello", "-n", str(n), "--max-tokens", "40"]) == code
     # nobody reads a pipe any more: that is no news to whoever closed it
     assert capsys.readouterr().err == ("" if code == 141 else "trioserve: No space left\n")
+
+
+def test_what_is_loaded_is_left_alone_by_the_garbage_collector(engine: Callable[..., None], call: Call) -> None:
+    engine(say("red"))
+    assert gc.get_freeze_count() == 0
+    assert call("generate", "hello").code == 0
+    assert gc.get_freeze_count() > 10_000

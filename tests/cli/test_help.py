@@ -10,7 +10,7 @@ import attrs
 import click
 import pytest
 
-from trioserve.cli.commands import commands
+from trioserve.cli.commands import LATE_COMMANDS, commands
 from trioserve.cli.generate import generate
 from trioserve.cli.models import models
 from trioserve.cli.options import Option
@@ -41,6 +41,22 @@ def test_a_group_alone_prints_its_help(call: Call) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert all(f"\n  {name} " in ended.out for name in ("list", "pull", "show", "rm"))
     assert "TRIOSERVE_CACHE" in ended.out
+
+
+@pytest.mark.parametrize("name", LATE_COMMANDS)
+def test_a_command_that_is_listed_can_be_loaded(name: str, call: Call) -> None:
+    late = LATE_COMMANDS[name]
+    assert late.load(name).name == name
+    assert f"\n  {name:<10}{late.help}\n" in call("--help").out
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_it_with_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(module: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trioserve.cli.commands.import_module", interrupted)
+    ended = call("serve")
+    assert (ended.code, ended.out, ended.err.strip()) == (130, "", "")
 
 
 def test_the_version_is_that_of_the_package(call: Call) -> None:

@@ -35,11 +35,11 @@ def test_structlog_and_logging_look_the_same(capsys: pytest.CaptureFixture[str])
 def test_a_request_stands_under_its_method_and_path(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(verbose=False)
     log = structlog.get_logger("trioserve.access")
-    log.info("request", method="POST", path="/v1/completions", status=200, bytes=12, seconds=0.5)
-    log.info("request", method=None, path=None, status=400, bytes=1, seconds=0.0)
+    log.info("request", method="POST", path="/v1/completions", status=200, bytes=12, seconds=0.5, client="[::1]:51234")
+    log.info("request", method=None, path=None, status=400, bytes=1, seconds=0.0, client="unix")
     assert lines(capsys) == [
-        ("info", "POST /v1/completions status=200 bytes=12 seconds=0.5"),
-        ("info", "- - status=400 bytes=1 seconds=0.0"),
+        ("info", "POST /v1/completions status=200 bytes=12 seconds=0.5 client=[::1]:51234"),
+        ("info", "- - status=400 bytes=1 seconds=0.0 client=unix"),
     ]
 
 

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
         ("serve --max-queued 0", "--max-queued must be at least 1, got 0."),
         ("serve --max-overtaken inf", "--max-overtaken must be a finite number, 0 or more, got inf."),
         ("serve --greedy-n maybe", "'--greedy-n'"),
-        ("serve --threads 0", "--threads must be at least 1, got 0."),
+        ("serve --threads 0", "--threads must be between 1 and 1024, got 0."),
+        ("serve --threads 1000000", "--threads must be between 1 and 1024, got 1000000."),
         ("serve --graceful-timeout nan", "--graceful-timeout must not be negative, got nan."),
         ("serve --slow-reader-timeout 0", "--slow-reader-timeout"),
         ("generate x --device abacus", "'--device'"),
@@ -176,6 +177,17 @@ def test_a_prompt_that_does_not_fit_is_one_line(tiny: Path, call: Call) -> None:
     assert "maximum context length is 256 tokens" in line
 
 
+@pytest.mark.parametrize(
+    "command", [["serve", "--port", "0"], ["generate", "hello", "--model"]], ids=["serve", "generate"]
+)
+@pytest.mark.parametrize("tokens", [10**12, 10**30])
+def test_more_kv_tokens_than_memory_are_refused_by_the_name_of_the_flag(
+    command: list[str], tokens: int, tiny: Path, call: Call
+) -> None:
+    line = call(*command, tiny, "--kv-tokens", tokens).refusal
+    assert line.startswith(f"--kv-tokens is too large: the keys and values of {tokens} tokens take ")
+
+
 # ---- the cache
 
 
@@ -198,7 +210,14 @@ def test_a_cache_that_cannot_be_read_is_one_line(call: Call, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "is_dir", refuse)
     path = own_cache / "models" / "smollm2"
-    assert call("models", "show", "smollm2").refusal == f"{path}: Permission denied"
+    line = call("models", "show", "smollm2").refusal
+    assert line == f"{own_cache}: can't be read: [Errno 13] Permission denied: '{path}'"
+
+
+def test_a_cache_that_cannot_be_listed_is_one_line(call: Call, own_cache: Path) -> None:
+    own_cache.mkdir()
+    (own_cache / "models").write_text("not a folder")
+    assert call("models", "list").refusal.startswith(f"{own_cache}: can't be read: ")
 
 
 # ---- the address

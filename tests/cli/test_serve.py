@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import shlex
 import signal
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import h11
 import pytest
 import trio
 
@@ -38,10 +41,10 @@ class Running:
     ended: trio.Event = attrs.field(factory=trio.Event)
     error: BaseException | None = None
 
-    async def stream(self, max_tokens: int) -> RawClient:
+    async def stream(self, max_tokens: int, *, receive_buffer: int | None = None) -> RawClient:
         """A client of a stream of two choices that has begun."""
         body = {"model": FAKE_MODEL, "prompt": "go", "n": 2, "stream": True, "max_tokens": max_tokens}
-        client = await RawClient.connect(self.where)
+        client = await RawClient.connect(self.where, receive_buffer=receive_buffer)
         await client.send(request_bytes("POST", "/v1/completions", body=json.dumps(body).encode()))
         await client.receive_until(b"data: ")
         return client
@@ -186,6 +189,39 @@ async def test_a_second_signal_ends_it_at_once(second: int, start: Start) -> Non
     assert running.error is None
 
 
+@pytest.mark.parametrize("second", [False, True], ids=["one signal", "a second one"])
+async def test_no_client_keeps_a_server_that_shuts_down(second: bool, start: Start) -> None:
+    # case shutdown-inflight: one client that reads, one that does not, one whose prompt is still being computed
+    graceful_timeout = 1.5
+    running = await start(graceful_timeout=graceful_timeout)
+    # more than there is memory for at once
+    prompts = [letter * 4000 for letter in "abcdefghijkl"]
+    prefilling = json.dumps({"model": FAKE_MODEL, "prompt": prompts, "stream": True}).encode()
+    async with contextlib.AsyncExitStack() as clients:
+        reads = clients.enter_context(await running.stream(max_tokens=4000))
+        unread = clients.enter_context(await running.stream(max_tokens=4000, receive_buffer=4096))
+        waits = clients.enter_context(await RawClient.connect(running.where))
+        await waits.send(request_bytes("POST", "/v1/completions", body=prefilling))
+        # the roles, or the first of nothing: it was admitted
+        await waits.receive_until(b"\r\n\r\n")
+        began = trio.current_time()
+        signal.raise_signal(signal.SIGTERM)
+        await refused(running)
+        if second:
+            await trio.sleep(0.2)
+            signal.raise_signal(signal.SIGTERM)
+        for client in (reads, waits):
+            # it is told, and no end looks like that of an answer
+            *_, error, done = (await client.receive_all()).split(b"data: ")
+            assert json.loads(error)["error"]["code"] == ("engine_closed" if second else "server_stopping")
+            assert done.startswith(b"[DONE]")
+        await running.ended.wait()
+        assert trio.current_time() - began < (1.4 if second else graceful_timeout + 0.5)
+        with pytest.raises((ConnectionResetError, h11.RemoteProtocolError)):
+            await unread.response()
+    assert running.error is None
+
+
 @pytest.mark.parametrize("draining", [False, True], ids=["serving", "draining"])
 async def test_a_device_that_fails_ends_the_server_but_first_the_clients_are_told(
     draining: bool, start: Start, capsys: pytest.CaptureFixture[str]
@@ -208,13 +244,22 @@ async def test_a_device_that_fails_ends_the_server_but_first_the_clients_are_tol
         await running.ended.wait()
         assert trio.current_time() - began < 0.4
     error, done = rest.split(b"data: ")[-2:]
-    assert b'"error":' in error
+    told = json.loads(error)["error"]
+    assert told["code"] == "engine_failed"
+    assert "RuntimeError: out of order" in told["message"]
     assert done.startswith(b"[DONE]")
     assert isinstance(running.error, DeviceError)
     log = capsys.readouterr().err
     assert "the device failed" in log
     assert "RuntimeError: out of order" in log
     await refused(running)
+
+
+async def test_what_is_loaded_is_left_alone_by_the_garbage_collector(start: Start) -> None:
+    assert gc.get_freeze_count() == 0
+    await start()
+    assert gc.get_freeze_count() > 10_000
+    signal.raise_signal(signal.SIGTERM)
 
 
 async def test_a_client_that_dawdles_keeps_no_server_whose_device_has_failed(start: Start) -> None:
@@ -327,6 +372,7 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
         *("--kv-tokens", 4096, "--max-batch-tokens", 64, "--max-running", 9, "--no-prefix-cache"),
         *("--max-overtaken", 0.5),
         *("--max-n", 3, "--max-choices", 5, "--greedy-n", "replicate", "--max-queued", 6, "--device", "reference"),
+        *("--prompt-lookup", "--lookup-tokens", 2, "--lookup-rows", 6),
     )
     expected = ServeOptions(
         host="localhost",
@@ -344,6 +390,7 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
     assert (engine.prefix_cache, engine.device, engine.cache_dir) == (False, "reference", own_cache)
     info = DeviceInfo(name="fake", vocab_size=10, context_length=100, page_size=4, page_count=25)
     assert engine.max_overtaken_s == engine.scheduler_options(info).max_overtaken_s == 0.5
+    assert (engine.prompt_lookup, engine.lookup_tokens, engine.lookup_rows) == (True, 2, 6)
 
 
 def test_variables_are_flags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:  # FAN-2
@@ -356,6 +403,8 @@ def test_variables_are_flags(settings: Settings, monkeypatch: pytest.MonkeyPatch
     assert http.send_stall_timeout == 4
     assert not engine.prefix_cache
     assert engine.max_overtaken_s == 7.5
+    assert engine.prompt_lookup is None
+    assert settings("--no-prompt-lookup")[1].prompt_lookup is False
     assert settings("--max-n", 6, "--prefix-cache")[1].limits.max_n == 6
 
 

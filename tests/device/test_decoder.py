@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from trioserve.device.decoder import TILE, Linear
+from trioserve.device.frequencies import rope_frequencies
 from trioserve.device.reference import ReferenceDevice
-from trioserve.device.rope import rope_frequencies, rotate
+from trioserve.device.rope import rotate
 from trioserve.model.spec import DecoderSpec, Rope, RopeScaling
 from trioserve.testing.dense import dense_logits
 from trioserve.testing.driver import Row, Span, make_plan
@@ -107,6 +108,7 @@ def test_a_rope_table_of_ones_is_no_scaling(tiny: DecoderSpec, open_device: Call
 def test_rope_stays_accurate_far_into_the_context() -> None:
     position = 100_003
     frequencies = rope_frequencies(Rope(dim=4, theta=100.0))
-    turned = rotate(torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]), position * frequencies[None], interleaved=False)
+    angles = position * torch.tensor([frequencies], dtype=torch.float64)
+    turned = rotate(torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]), angles, interleaved=False)
     expected = [f(position * frequency) for f in (math.cos, math.sin) for frequency in (1.0, 0.1)]
     assert np.abs(turned.flatten().numpy() - expected).max() < 1e-7

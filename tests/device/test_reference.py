@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import attrs
 import numpy as np
 import pytest
 import torch
-from trioserve_kernels.reference.sampler import sample
+from trioserve_kernels.reference.sampler import log_probability, sample
 
 from trioserve.abc import Device
 from trioserve.device.decoder import TILE, Decoder, Tile
@@ -115,9 +116,34 @@ def test_each_row_is_drawn_with_its_own_parameters(
     logits = dict(device.logits(make_plan([span])))[12]
     assert result.number == 77
     assert result.token_ids.typecode == "i"
-    assert list(result.token_ids) == [sample(logits, position=13, **attrs.asdict(row)) for row in rows]
+    drawn_with = [attrs.asdict(row, filter=lambda field, _: field.name != "logprobs") for row in rows]
+    assert list(result.token_ids) == [sample(logits, position=13, **each) for each in drawn_with]
     assert result.token_ids[0] == int(logits.argmax())
     assert len(set(result.token_ids)) > 5
+    assert not result.logprobs
+
+
+def test_a_row_that_asks_is_told_the_log_probability_of_its_token_before_temperature_and_filters(
+    tiny: DecoderSpec, open_device: OpenDevice, some_tokens: SomeTokens
+) -> None:
+    # FAN-32
+    rows = [
+        Row(logprobs=True),
+        Row(seed=1, temperature=1.0),
+        Row(seed=2, temperature=2.0, top_k=3, logprobs=True),
+        Row(seed=3, temperature=0.1, min_p=0.5, logprobs=True),
+    ]
+    span = Span(tokens=some_tokens(4, 13), pages=range(4), rows=rows)
+    device = open_device(tiny)
+    result = device.run(make_plan([span]))
+    logits = torch.from_numpy(device.logits(make_plan([span]))[12])
+    exact = torch.log_softmax(logits.double(), dim=0)
+    assert result.logprobs.typecode == "d"
+    assert math.isnan(result.logprobs[1])
+    for r in (0, 2, 3):
+        token = result.token_ids[r]
+        assert result.logprobs[r] == log_probability(logits.numpy(), token)
+        assert result.logprobs[r] == pytest.approx(float(exact[token]), abs=1e-12)
 
 
 def test_copies_are_made_first_and_in_order(

@@ -151,3 +151,14 @@ async def test_a_choice_that_is_not_there_cannot_be_cancelled(index: int) -> Non
     async with block as engine, engine.generate("a", SamplingParams(n=2)) as generation:
         with pytest.raises(IndexError, match="the request has 2"):
             generation.cancel_choice(index)
+
+
+async def test_a_cancel_in_the_middle_of_a_character_is_no_stop_string() -> None:
+    # the U+FFFD is no part of the text, which no stop string is, but it has ended nothing
+    block, _ = open_fake_engine(say(["😀" * 9, "c"]))
+    params = SamplingParams(n=2, stop="\ufffd", stop_when=StopWhen(finished=1))
+    async with block as engine:
+        answer = await engine.complete("go", params)
+    first, second = answer.choices
+    assert (second.reason, second.text) == ("stop", "c")
+    assert (first.reason, first.text) == ("cancelled", "")

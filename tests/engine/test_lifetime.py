@@ -14,11 +14,13 @@ from trioserve.errors import (
     ChoiceFailedError,
     DeviceError,
     EngineClosedError,
+    EngineFailedError,
     EngineStoppingError,
     QueueFullError,
 )
 from trioserve.events import ChoiceFinished, TextDelta
 from trioserve.params import SamplingParams
+from trioserve.sched.state import SchedulerState
 from trioserve.testing.device import Draw, Script
 from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say
 from trioserve.testing.tokenizer import BrokenTokenizer
@@ -173,7 +175,9 @@ async def test_a_device_that_fails_ends_the_engine_with_one_error() -> None:
 
 async def test_a_request_outside_the_engines_block_learns_why_the_engine_ended() -> None:
     async def ask(engine: Engine) -> None:
-        with pytest.raises(EngineClosedError) as caught:
+        with pytest.raises(
+            EngineFailedError, match="The device failed in step 2: RuntimeError: out of order"
+        ) as caught:
             await engine.complete("go", SamplingParams(n=2))
         assert isinstance(caught.value.__cause__, DeviceError)
 
@@ -183,8 +187,25 @@ async def test_a_request_outside_the_engines_block_learns_why_the_engine_ended()
             async with block as engine:
                 nursery.start_soon(ask, engine)  # noqa: ASYNC111  # to outlive the engine is the point
                 await trio.sleep_forever()
-    with pytest.raises(EngineClosedError):
+    with pytest.raises(EngineFailedError, match="RuntimeError: out of order"):
         await engine.complete("too late")
+
+
+async def test_a_bug_in_the_scheduler_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:  # FAN-23
+    def fail(*_: object) -> None:
+        raise KeyError("lost")
+
+    async def ask(engine: Engine) -> None:
+        with pytest.raises(EngineFailedError, match="The engine failed: KeyError: 'lost'"):
+            await engine.complete("go", SamplingParams(n=2))
+
+    block, _ = open_fake_engine(count_for_ever)
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(KeyError, match="lost"):
+            async with block as engine:
+                monkeypatch.setattr(SchedulerState, "commit", fail)
+                nursery.start_soon(ask, engine)  # noqa: ASYNC111  # to outlive the engine is the point
+                await trio.sleep_forever()
 
 
 async def test_leaving_the_engine_ends_requests_that_still_run() -> None:

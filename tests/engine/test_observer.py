@@ -93,7 +93,7 @@ async def test_each_choice_is_timed_by_itself_and_the_request_once() -> None:  #
     assert [report.latency_s for report in told.choices] == approx(0.02, 0.03, 0.05)
     assert [report.token_interval_s for report in told.choices] == approx(0.01, 0.01, 0.01)
     assert {(report.reason, report.prompt_tokens, report.max_tokens) for report in told.choices} == {("stop", 3, 9)}
-    assert told.requests == [RequestReport(n=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
 
 
 async def test_the_wait_for_a_place_is_in_the_time_to_the_first_token() -> None:
@@ -139,7 +139,7 @@ async def test_copies_are_told_one_by_one() -> None:  # FAN-6
         await engine.complete(["p", "q"], SamplingParams(n=3, temperature=0))
     assert (len(told.waited), len(told.first), len(told.then)) == (6, 6, 12)
     assert [report.completion_tokens for report in told.choices] == [3] * 6
-    assert told.requests == [RequestReport(n=3, longest_tokens=3, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=3, aborted_choices=0, abort_cause=None)]
 
 
 async def test_choices_without_a_token_finish_too() -> None:  # case max-tokens-edges
@@ -149,7 +149,7 @@ async def test_choices_without_a_token_finish_too() -> None:  # case max-tokens-
         ("length", 2)
     ] * 2
     assert (told.first, told.waited) == ([], [])
-    assert told.requests == [RequestReport(n=2, longest_tokens=0, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=2, best_of=2, longest_tokens=0, aborted_choices=0, abort_cause=None)]
 
 
 async def test_cancelled_choices_finish_and_are_no_aborts() -> None:  # FAN-31, FAN-34
@@ -239,7 +239,7 @@ async def test_an_isolated_failure_aborts_nobody() -> None:  # FAN-24
     async with observed(say(["aaaa", "x", "aaaa"]), tokenizer=BrokenTokenizer()) as (engine, told):
         await engine.complete("go", SamplingParams(n=3, choice_errors="isolate"))
     assert told.reasons == {"stop": 2, "error": 1}
-    assert told.requests == [RequestReport(n=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
+    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
 
 
 async def test_an_engine_that_ends_aborts_what_runs() -> None:
@@ -259,6 +259,22 @@ async def test_an_engine_that_ends_aborts_what_runs() -> None:
                 await trio.sleep_forever()
     told.assert_aborted(2, "closed")
     assert told.requests[0].longest_tokens == 2
+
+
+@pytest.mark.parametrize("entered", [True, False])
+async def test_what_a_shutdown_cuts_off_has_not_left_by_itself(entered: bool) -> None:
+    async with observed() as (engine, told), trio.open_nursery() as nursery:
+        nursery.start_soon(engine.complete, "go", SamplingParams(n=2, max_tokens=500))
+        if entered:
+            await trio.sleep(0.1)
+        else:
+            # it is being tokenized, or waits for the answer to its submit
+            while engine.statistics().requests == 0:  # noqa: ASYNC110  # it is the turns that count
+                await trio.lowlevel.checkpoint()
+        engine.begin_drain()
+        engine.begin_cut_off()
+        nursery.cancel_scope.cancel()
+    told.assert_aborted(2, "shutdown")
 
 
 async def test_refusals_are_told_with_their_error_and_nothing_else() -> None:  # FAN-10

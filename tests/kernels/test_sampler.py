@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trioserve_kernels.reference.philox import uniform
-from trioserve_kernels.reference.sampler import filtered_weights, pick, sample
+from trioserve_kernels.reference.sampler import (
+    changed,
+    filtered_weights,
+    log_probability,
+    most_likely,
+    pick,
+    sample,
+)
 
 Logits = npt.NDArray[np.float32]
 LARGEST_U = 1 - 2.0**-53
@@ -196,3 +203,78 @@ def test_the_logits_are_left_as_they_were() -> None:
     logits = logits_of([1, 2, 3])
     sample(logits, seed=0, position=0, temperature=0.5, top_p=0.5, top_k=2, min_p=0.1)
     assert logits.tolist() == [1, 2, 3]
+
+
+def test_presence_and_frequency_penalties_are_of_generated_tokens_only() -> None:
+    result = changed(logits_of([1, 1, 1]), counts={0: 1, 2: 3}, presence_penalty=0.5, frequency_penalty=0.25)
+    assert result.tolist() == [0.25, 1, -0.25]
+
+
+def test_the_repetition_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
+    result = changed(logits_of([3, -3, 3, 0, -np.inf]), seen=[0, 1, 3, 4], repetition_penalty=2.0)
+    assert result.tolist() == [1.5, -6, 3, 0, -np.inf]
+
+
+def test_penalties_come_before_the_bias_and_the_mask_last() -> None:
+    result = changed(
+        logits_of([4, 4, 4]),
+        counts={0: 2},
+        frequency_penalty=1.0,
+        seen=[0, 1],
+        repetition_penalty=2.0,
+        bias={0: 10, 2: 100},
+        allowed=np.array([True, True, False]),
+    )
+    assert result.tolist() == [11, 2, -np.inf]
+
+
+def test_what_changes_nothing_changes_nothing() -> None:
+    logits = logits_of([1, -2])
+    assert changed(logits).tolist() == changed(logits, counts={0: 3}, seen=[1]).tolist() == [1, -2]
+
+
+def test_changes_are_made_to_a_copy() -> None:
+    logits = logits_of([1, 2])
+    changed(logits, bias={0: 5}, allowed=np.array([True, False]))
+    assert logits.tolist() == [1, 2]
+
+
+def test_log_probabilities_are_natural_logarithms() -> None:
+    logits = logits_of(np.log([0.5, 0.25, 0.25]) + 40)
+    assert [log_probability(logits, i) for i in range(3)] == pytest.approx(np.log([0.5, 0.25, 0.25]).tolist(), abs=1e-5)
+    assert log_probability(logits_of([7]), 0) == 0.0
+    assert log_probability(logits_of([0, -np.inf]), 1) == -np.inf
+    # in float64 throughout: the float32 next to -52.7 are 4e-6 apart
+    assert log_probability(logits_of([52.725075, 0.000001]), 1) == pytest.approx(-52.72507376806641, abs=1e-12)
+
+
+def test_the_most_likely_tokens_are_ordered_and_equal_ones_by_id() -> None:
+    logits = logits_of([1, 2, -np.inf, 2, 0])
+    assert [i for i, _ in most_likely(logits, 3)] == [1, 3, 0]
+    assert [i for i, _ in most_likely(logits, 9)] == [1, 3, 0, 4]
+    assert most_likely(logits, 1) == [(1, log_probability(logits, 1))]
+    assert most_likely(logits, 0) == []
+
+
+@given(st.lists(st.floats(-80, 80, width=32), min_size=1, max_size=40), st.data())
+def test_a_log_probability_is_that_of_the_softmax_of_the_raw_logits(values: list[float], data: st.DataObject) -> None:
+    # FAN-32
+    token = data.draw(st.integers(0, len(values) - 1))
+    exact = values[token] - max(values) - math.log(math.fsum(math.exp(x - max(values)) for x in values))
+    assert log_probability(logits_of(values), token) == pytest.approx(exact, rel=1e-12, abs=1e-12)
+
+
+def test_log_probabilities_of_a_large_vocabulary_sum_to_one() -> None:
+    logits = np.random.default_rng(1).normal(size=2000).astype(np.float32) * 5
+    assert math.fsum(math.exp(log_probability(logits, token)) for token in range(2000)) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_log_probability_of_an_excluded_token_is_minus_infinity() -> None:
+    logits = logits_of([0, -np.inf, 0])
+    assert log_probability(logits, 1) == -math.inf
+    assert log_probability(logits, 0) == pytest.approx(-math.log(2))
+
+
+def test_a_token_far_from_the_most_likely_one_has_a_finite_log_probability() -> None:
+    # its probability is 0 in float64
+    assert log_probability(logits_of([0, -2000]), 1) == -2000.0

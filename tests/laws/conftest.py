@@ -33,7 +33,7 @@ from trioserve.params import SamplingParams
 from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.seeds import child_seed, seed_key
 from trioserve.sched.state import SchedulerOptions, SchedulerState, SchedulerStatistics
-from trioserve.step import StepPlan
+from trioserve.step import StepPlan, StepResult
 from trioserve.testing.checkpoints import TinyLlama, write_tiny_llama
 from trioserve.testing.driver import Row, Span, make_plan
 
@@ -74,12 +74,24 @@ class WitnessDevice(ReferenceDevice):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
         self.witnessed: list[Witnessed] = []
+        """Without what was drawn after a draft that turned out wrong."""
+        self._digests: dict[int, bytes] = {}
 
     def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
-        logits, rows = super().logits(plan), plan.rows
-        for token, seed, counter in zip(rows.tokens, rows.seeds, rows.counters, strict=True):
-            self.witnessed.append((seed, counter, hashlib.sha256(logits[token].tobytes()).digest()))
+        logits = super().logits(plan)
+        self._digests = {token: hashlib.sha256(row.tobytes()).digest() for token, row in logits.items()}
         return logits
+
+    def run(self, plan: StepPlan) -> StepResult:
+        result, rows, counts = super().run(plan), plan.rows, True
+        for r, token in enumerate(rows.tokens):
+            if r > 0 and token == rows.tokens[r - 1] + 1 and token not in plan.spans.starts:
+                counts &= result.token_ids[r - 1] == plan.spans.tokens[token]
+            else:
+                counts = True
+            if counts:
+                self.witnessed.append((rows.seeds[r], rows.counters[r], self._digests[token]))
+        return result
 
 
 def open_witness(model: LoadedModel, *, page_size: int, page_count: int) -> WitnessDevice:
@@ -95,6 +107,7 @@ class Lone:
     tokens: tuple[int, ...]
     finish: FinishReason
     witnessed: tuple[Witnessed, ...]
+    mean_logprob: float
 
 
 class Oracle:
@@ -123,6 +136,7 @@ class Oracle:
             top_p=params.top_p,
             top_k=params.top_k,
             min_p=params.min_p,
+            logprobs=True,
         )
         limit = min(params.max_tokens, capacity - len(prompt))
         key = (tuple(prompt), row, limit, stop_ids)
@@ -133,13 +147,16 @@ class Oracle:
     def _generate(self, prompt: Sequence[int], row: Row, limit: int, stop_ids: frozenset[int]) -> Lone:
         self._device.witnessed.clear()
         tokens: list[int] = []
+        total = 0.0
         span = Span(tokens=prompt, pages=[0], rows=[row])
         while True:
-            (token,) = self._device.run(make_plan([span])).token_ids
+            result = self._device.run(make_plan([span]))
+            token = result.token_ids[0]
             tokens.append(token)
+            total += result.logprobs[0]
             if token in stop_ids or len(tokens) == limit:
                 finish: FinishReason = "stop" if token in stop_ids else "length"
-                return Lone(tuple(tokens), finish, tuple(self._device.witnessed))
+                return Lone(tuple(tokens), finish, tuple(self._device.witnessed), total / len(tokens))
             span = attrs.evolve(span, tokens=[token], start=len(prompt) + len(tokens) - 1)
 
 
@@ -170,6 +187,8 @@ class Server:
         max_running: int = 256,
         max_batch_tokens: int = WHOLE,
         prefix_cache: bool = True,
+        lookup_rows: int = 0,
+        lookup_tokens: int = 4,
     ) -> None:
         options = SchedulerOptions(
             page_size=page_size,
@@ -178,6 +197,8 @@ class Server:
             max_queued=1000,
             max_batch_tokens=max_batch_tokens,
             prefix_cache=prefix_cache,
+            lookup_rows=lookup_rows,
+            lookup_tokens=lookup_tokens,
         )
         self.state = SchedulerState(options)
         self.device = open_witness(model, page_size=page_size, page_count=page_count)
@@ -187,7 +208,12 @@ class Server:
         self._groups = 0
 
     def submit(
-        self, prompt: Sequence[int], params: SamplingParams, *, stop_ids: frozenset[int] = frozenset()
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        stop_ids: frozenset[int] = frozenset(),
+        prediction: Sequence[int] | None = None,
     ) -> list[Uid]:
         """The uids of the choices, in index order."""
         assert params.seed is not None
@@ -206,11 +232,23 @@ class Server:
             )
             for j in range(params.n)
         )
-        self.state.submit(Group(id=str(self._groups), prompt=array("i", prompt), choices=specs), 0.0)
+        group = Group(
+            id=str(self._groups),
+            prompt=array("i", prompt),
+            choices=specs,
+            prompt_lookup=True,
+            prediction=None if prediction is None else array("i", prediction),
+        )
+        self.state.submit(group, 0.0)
         self._groups += 1
         for j, spec in enumerate(specs):
             self.told[spec.uid] = Told(tuple(prompt), params, j, stop_ids)
         return [spec.uid for spec in specs]
+
+    def predict(self, prompt: Sequence[int], params: SamplingParams, *, mistakes: int) -> list[int]:
+        """What choice 0 is going to say; every so many tokens are wrong, unless that is 0."""
+        tokens = self._oracle.answer(prompt, params).tokens
+        return [token ^ 1 if mistakes and t % mistakes == 0 else token for t, token in enumerate(tokens, start=1)]
 
     def step(self, *, leaving: Iterable[Uid] = ()) -> bool:
         """One step, during which some choices are aborted. False: nothing can run."""
@@ -251,7 +289,10 @@ class Server:
                 assert tuple(told.tokens) == lone.tokens[: len(told.tokens)], uid
             else:
                 assert (uid, tuple(told.tokens), told.finish) == (uid, lone.tokens, lone.finish)
-        assert set(self.device.witnessed) <= expected, "a token was drawn from other logits than it is alone"
+        # a draft may reach past the end of its choice, where the choice alone draws nothing
+        ends = {(seed, position) for seed, position, _ in expected} if options.lookup_rows else None
+        drawn = {each for each in self.device.witnessed if ends is None or each[:2] in ends}
+        assert drawn <= expected, "a token was drawn from other logits than it is alone"
         return self.state.statistics()
 
 

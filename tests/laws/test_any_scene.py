@@ -26,6 +26,8 @@ class Request:
     """It ends at one token id in 16."""
     arrives: int
     """The step before which it is submitted."""
+    mistakes: int | None
+    """Every so many tokens of what is predicted for choice 0 are wrong; 0: none are. None: nothing is predicted."""
     leaves: dict[int, int]
     """Choice -> the step, counted from there, during which it is aborted."""
 
@@ -67,6 +69,7 @@ def requests(page_size: int) -> st.SearchStrategy[Request]:
         prompt=prompts(page_size),
         params=PARAMS,
         stops=st.booleans(),
+        mistakes=st.sampled_from([None, 0, 3, 5]),
         arrives=st.sampled_from([0, 3, 8]),
         leaves=st.dictionaries(st.integers(0, 2), st.integers(0, 6), max_size=2),
     )
@@ -84,6 +87,8 @@ def scenes(draw: st.DrawFn) -> Scene:
         "max_running": draw(st.sampled_from([256, 3, 1])),
         "max_batch_tokens": draw(st.sampled_from([4096, 33, 16, 5, 2, 1])),
         "prefix_cache": draw(st.sampled_from([True, True, False])),
+        "lookup_rows": draw(st.sampled_from([0, 8, 4])),
+        "lookup_tokens": draw(st.sampled_from([4, 1, 3])),
     }
     return Scene(options, come)
 
@@ -97,7 +102,10 @@ def play(server: Any, scene: Scene) -> None:
         for request in scene.requests:
             if request.arrives == now:
                 stop_ids = frozenset(range(2, VOCABULARY, 16)) if request.stops else frozenset()
-                uids = server.submit(request.prompt, request.params, stop_ids=stop_ids)
+                prediction = None
+                if request.mistakes is not None:
+                    prediction = server.predict(request.prompt, request.params, mistakes=request.mistakes)
+                uids = server.submit(request.prompt, request.params, stop_ids=stop_ids, prediction=prediction)
                 for j, after in request.leaves.items():
                     if j < len(uids):
                         leaving.setdefault(now + after, []).append(uids[j])
@@ -120,6 +128,8 @@ def test_every_choice_is_what_it_is_alone(open_server: Callable) -> None:
         happened["recomputed"] += statistics.tokens_recomputed > 0
         happened["found in the cache"] += statistics.prompt_tokens_cached > 0
         happened["left in the middle"] += any(each.has_left and each.tokens for each in told)
+        happened["drafted right"] += statistics.draft_tokens_accepted > 0
+        happened["drafted wrong"] += statistics.draft_tokens > statistics.draft_tokens_accepted
         happened["ended by a stop id"] += any(each.finish == "stop" for each in told)
         happened["ended by the pool"] += any(
             each.finish == "length" and len(each.tokens) < each.params.max_tokens for each in told

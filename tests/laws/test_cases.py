@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -10,6 +11,7 @@ import trio
 
 from trioserve.engine.engine import Engine
 from trioserve.errors import ParamError
+from trioserve.events import TextDelta
 from trioserve.params import SamplingParams
 
 Tokens = Callable[[int, int], list[int]]
@@ -79,27 +81,42 @@ async def test_a_seed_does_not_depend_on_batch_mates(tiny_engine: Callable, say_
     assert said == [alone, alone]
 
 
-async def test_the_same_output_from_a_small_pool_and_a_large_one(
-    tiny_engine: Callable, some_tokens: Tokens, say_streamed: Say
-) -> None:
+async def transcript(engine: Engine, prompt: object, params: SamplingParams) -> list:
+    """All that a client of a stream is told: the text, the tokens, the end with its usage, and the prompt's."""
+    text, ids, ends = "", [], []
+    async with engine.generate(prompt, params) as generation:  # type: ignore[arg-type]
+        async for event in generation:
+            if isinstance(event, TextDelta):
+                text += event.text
+                ids += event.token_ids
+            else:
+                ends.append(event)
+    return [text, ids, ends, generation.prompt_tokens, generation.cached_tokens]
+
+
+async def test_the_same_output_from_a_small_pool_and_a_large_one(tiny_engine: Callable, some_tokens: Tokens) -> None:
     # case preempt-same-output: 40 pages or 4000
     prompts = [some_tokens(200 + number, 60) for number in range(8)]
     params = [
         SamplingParams(temperature=0.0 if number < 2 else 1.1, seed=number, max_tokens=100, stop=("qu", "xyz"))
         for number in range(8)
     ]
-    said = []
+    told = []
     for pages in (40, 4000):
         async with tiny_engine(kv_tokens=16 * pages) as engine:
-            calls = [ask(say_streamed, engine, *request) for request in zip(prompts, params, strict=True)]
-            said.append(await gather(*calls))
+            requests = zip(prompts, params, strict=True)
+            told.append(await gather(*[functools.partial(transcript, engine, *request) for request in requests]))
             statistics = engine.statistics().scheduler
         assert (statistics.preemptions > 0) == (pages == 40)
         # what was computed again is in no count but its own
         assert statistics.prompt_tokens_computed == 8 * 60
-    small, large = said
+    small, large = told
     assert small == large
-    assert sum(choice.completion_tokens for (choice,) in small) > 400
+    assert sum(len(ids) for _, ids, *_ in small) > 400
+    for _, ids, ends, *prompt_usage in small:
+        assert [end.usage.completion_tokens for end in ends] == [len(ids)]
+        assert prompt_usage == [60, 0]
+    assert {end.reason for _, _, (end,), *_ in small} == {"stop", "length"}
 
 
 async def test_a_prompt_that_can_never_fit_is_refused_and_others_run(

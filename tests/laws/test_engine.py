@@ -6,13 +6,18 @@ What is compared: text, token ids, finish reason, the seed that is told, and the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
 import pytest
 import trio
 
+from trioserve.device.reference import ReferenceDevice
 from trioserve.engine.engine import Engine
+from trioserve.engine.open import open_engine
+from trioserve.engine.options import EngineOptions
 from trioserve.params import INT64_MAX, ChoiceParams, Limits, SamplingParams
 
 Tokens = Callable[[int, int], list[int]]
@@ -233,6 +238,26 @@ async def test_copies_of_a_greedy_choice(
     assert said == await say_alone(prompt, params)
 
 
+@pytest.mark.parametrize("condition", ["as it comes", "chunks of 2", "pages of 1", "forked late", "a tiny pool"])
+async def test_the_best_candidates_and_how_likely_they_are(
+    tiny_engine: Callable, oracle: object, some_tokens: Tokens, condition: str
+) -> None:
+    # FAN-32
+    prompt, params = some_tokens(110, 17), attrs.evolve(PARAMS, n=3, best_of=6, max_tokens=40)
+    settings = {**CONDITIONS, "a tiny pool": {"page_size": 4, "kv_tokens": 128}}[condition]
+    async with tiny_engine(**settings) as engine:
+        answer = await engine.complete(prompt, params)
+        assert (engine.statistics().scheduler.preemptions > 0) == (condition == "a tiny pool")
+    lone = [oracle.answer(prompt, params, j, stop_ids=frozenset({2})) for j in range(6)]  # type: ignore[attr-defined]
+    ranked = sorted(range(6), key=lambda j: -lone[j].mean_logprob)
+    assert [(choice.seed, choice.token_ids, choice.mean_logprob) for choice in answer.choices] == [
+        (params.seed + j, lone[j].tokens, lone[j].mean_logprob) for j in ranked[:3]
+    ]
+    counts = [len(lone[j].tokens) for j in ranked]
+    assert [choice.usage.completion_tokens for choice in answer.choices] == counts[:3]
+    assert answer.choices[0].usage.discarded_tokens == sum(counts[3:])
+
+
 async def test_any_choice_of_a_request_without_a_seed_can_be_replayed(
     tiny_engine: Callable, some_tokens: Tokens, say_whole: Say, say_alone: Say
 ) -> None:
@@ -243,3 +268,21 @@ async def test_any_choice_of_a_request_without_a_seed_can_be_replayed(
     assert len({choice.token_ids for choice in first + second}) == 8
     for choice in first + second:
         assert await say_alone(prompt, attrs.evolve(PARAMS, n=1, seed=choice.seed)) == [choice]
+
+
+@pytest.mark.parametrize(("threads", "given"), [(None, 3), (1, 1)])
+async def test_an_engine_takes_the_threads_that_the_machine_has_unless_told(
+    threads: int | None, given: int, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[object] = []
+    load = ReferenceDevice.load
+
+    def watched(*args: Any, **settings: Any) -> ReferenceDevice:
+        loaded.append(settings["threads"])
+        return load(*args, **settings)
+
+    monkeypatch.setattr("trioserve.engine.open.default_threads", lambda: 3)
+    monkeypatch.setattr(ReferenceDevice, "load", watched)
+    async with open_engine(tiny_folder, EngineOptions(threads=threads)):
+        pass
+    assert loaded == [given]

@@ -39,6 +39,7 @@ def check_refusal(response: HttpResponse, status: int) -> str:
         (b"GET ? HTTP/1.1\r\nHost: a\r\n\r\n", 400, "target"),
         (b"GET http://[x HTTP/1.1\r\nHost: a\r\n\r\n", 404, ""),
         (b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505, "HTTP/1.1"),
+        # cases h2-backpressure, h2-cancel: HTTP/2 is left to a proxy
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/1.1"),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 501, "proxy"),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"),

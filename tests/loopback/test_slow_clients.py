@@ -88,6 +88,7 @@ async def test_a_slow_reader_that_goes_on_reading_is_not_closed(start: Any, jobs
 
 
 async def test_a_stalled_reader_holds_little_and_hinders_nobody(start: Any, jobs: Any) -> None:
+    # case h2-backpressure, of the protocol that is spoken
     served = await start()
     with (
         await RawClient.connect(served.port, receive_buffer=4096) as stalled,

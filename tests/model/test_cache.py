@@ -52,6 +52,18 @@ def test_a_fetched_model_is_found_listed_and_not_fetched_again(tmp_path: Path) -
     assert list_cached(tmp_path) == (CachedModel("org/name", folder, 5),)
 
 
+def test_a_stray_file_is_no_model(tmp_path: Path) -> None:
+    folder = fetch("org/name", tmp_path, one_file, no_progress)
+    (tmp_path / "models" / ".DS_Store").write_text("")
+    assert [model.path for model in list_cached(tmp_path)] == [folder]
+
+
+def test_a_cache_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to("models")  # a loop, which not even root can follow
+    with pytest.raises(ModelError, match=r"can't be read: .*symbolic links"):
+        list_cached(tmp_path)
+
+
 def test_names_survive_the_way_to_a_folder_and_back(tmp_path: Path) -> None:
     names = ["alias", "org/name", "org/name/file--Q8_0.gguf"]
     for name in names:

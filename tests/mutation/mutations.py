@@ -11,10 +11,12 @@ SCHED = ("tests/sched/test_fan_out.py", "tests/sched/test_planner.py", "tests/sc
 GENERATION = ("tests/engine/test_generation.py",)
 LIFETIME = ("tests/engine/test_lifetime.py",)
 EXTENSIONS = ("tests/engine/test_extensions.py",)
+BEST_OF = ("tests/engine/test_ranking.py", "tests/engine/test_best_of.py")
 ROUTES = ("tests/web/test_routes.py",)
 WIRE = ("tests/wire",)
 ORDER = ("tests/sched/test_waiting.py", "tests/sched/test_admission.py")
 GROUPLESS = ("tests/engine/test_groupless.py",)
+DRAFTS = ("tests/sched/test_drafts.py",)
 
 
 @attrs.frozen
@@ -40,7 +42,7 @@ MUTATIONS = (
         "FAN-4",
         "indices of prompt lists are prompt-major",
         "trioserve/engine/fan_out.py",
-        "Place(p * n + j, seed,",
+        "Place(p * count + j, seed,",
         "Place(j * len(self.usage) + p, seed,",
         GENERATION,
     ),
@@ -48,16 +50,16 @@ MUTATIONS = (
         "FAN-6",
         "greedy choices are decoded once",
         "trioserve/engine/fan_out.py",
-        "for j in range(1 if self.replicates else n):",
-        "for j in range(n):",
+        "for j in range(1 if self.replicates else count):",
+        "for j in range(count):",
         EXTENSIONS,
     ),
     Mutation(
         "FAN-8",
         "a prompt is computed once for all choices",
         "trioserve/sched/flight.py",
-        "            for choice in sequence.choices:\n                self._add_row",
-        "            for choice in sequence.choices[:1]:\n                self._add_row",
+        "            for choice in sequence.choices:\n                self.draws",
+        "            for choice in sequence.choices[:1]:\n                self.draws",
         SCHED,
     ),
     Mutation(
@@ -125,6 +127,78 @@ MUTATIONS = (
         SCHED,
     ),
     Mutation(
+        "FAN-15",
+        "of a draft only what was drawn is kept",
+        "trioserve/sched/commit.py",
+        " and drawn[kept - 1] == draft[kept - 1]:",
+        ":",
+        DRAFTS,
+    ),
+    Mutation(
+        "FAN-15",
+        "what was computed for a wrong draft is not taken for the sequence's own, nor cached",
+        "trioserve/sched/commit.py",
+        "    sequence.reach()\n    if finish is None:",
+        "    sequence.computed += len(draft) + 1 - kept\n    sequence.reach()\n    if finish is None:",
+        DRAFTS,
+    ),
+    Mutation(
+        "FAN-15",
+        "a draft stops before the end of its choice",
+        "trioserve/sched/planner.py",
+        "most = min(most, self._lookup_tokens, choice.end - sequence.length - 1)",
+        "most = min(most, self._lookup_tokens)",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "drafts have the rows that decodes leave",
+        "trioserve/sched/planner.py",
+        "spare = self._lookup_rows - len(decodes)",
+        "spare = self._lookup_rows",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "a draft takes no page while somebody waits for pages",
+        "trioserve/sched/planner.py",
+        "take = len(self._roster.waiting) == 0",
+        "take = True",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "no draft makes another sequence give up its pages",
+        "trioserve/sched/memory.py",
+        "taken = min(missing, self.available) if take else 0",
+        "taken = missing if take else 0",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "the pages of a wrong draft are given back",
+        "trioserve/sched/commit.py",
+        "        roster.memory.trim(sequence)",
+        "        pass",
+        DRAFTS,
+    ),
+    Mutation(
+        "drafts",
+        "wrong drafts become rare",
+        "trioserve/sched/lookup.py",
+        "self._width = max(right, self._width // 2)",
+        "pass",
+        ("tests/sched/test_lookup.py",),
+    ),
+    Mutation(
+        "FAN-21",
+        "what was drafted right after the end of a text is not counted as accepted",
+        "trioserve/engine/choice.py",
+        "self.drafted += Drafted(-lost, lost)",
+        "pass",
+        ("tests/engine/test_drafts.py",),
+    ),
+    Mutation(
         "FAN-19",
         "the finish is a chunk of its own",
         "trioserve/wire/tally.py",
@@ -152,8 +226,8 @@ MUTATIONS = (
         "FAN-21",
         "a token decoded after a stop string is not counted",
         "trioserve/engine/choice.py",
-        'return self._last(piece.text, piece.token_ids, "stop", piece.stop)',
-        'return self._last(piece.text, progress.token_ids, "stop", piece.stop)',
+        'return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)',
+        'return self._last(piece.text, progress.token_ids, progress.logprobs, "stop", piece.stop)',
         (*GENERATION, "tests/text/test_pipeline.py"),
     ),
     Mutation(
@@ -162,6 +236,14 @@ MUTATIONS = (
         "trioserve/engine/choice.py",
         "        raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error",
         "        return last",
+        LIFETIME,
+    ),
+    Mutation(
+        "FAN-23",
+        "an engine that failed says why",
+        "trioserve/engine/ticket.py",
+        "return EngineClosedError() if self.fault is None else EngineFailedError(self.fault)",
+        "return EngineClosedError()",
         LIFETIME,
     ),
     Mutation(
@@ -243,6 +325,62 @@ MUTATIONS = (
         "            self.end_request()",
         "            pass",
         EXTENSIONS,
+    ),
+    Mutation(
+        "FAN-32",
+        "the likeliest candidates are the choices",
+        "trioserve/engine/ranking.py",
+        "return _TIERS[ending.reason], -mean, ending.index",
+        "return _TIERS[ending.reason], mean, ending.index",
+        BEST_OF,
+    ),
+    Mutation(
+        "FAN-32",
+        "a candidate is as likely as its tokens in the mean",
+        "trioserve/engine/choice.py",
+        "mean_logprob = self._logprob_sum / self.completion_tokens if is_scored else None",
+        "mean_logprob = self._logprob_sum if is_scored else None",
+        BEST_OF,
+    ),
+    Mutation(
+        "FAN-32",
+        "tokens after a stop string are not in the mean",
+        "trioserve/engine/choice.py",
+        "for logprob in logprobs[: len(ids)]:",
+        "for logprob in logprobs:",
+        BEST_OF,
+    ),
+    Mutation(
+        "FAN-32",
+        "tokens that wait keep their log-probabilities",
+        "trioserve/sched/outbox.py",
+        "        self._logprobs.extend(delivery.logprobs)",
+        '        self._logprobs = array("d", delivery.logprobs)',
+        ("tests/sched/test_outbox.py",),
+    ),
+    Mutation(
+        "FAN-32",
+        "a log-probability is that of the drawn token",
+        "trioserve/sched/commit.py",
+        "(result.logprobs[row],)",
+        "(result.logprobs[0],)",
+        SCHED,
+    ),
+    Mutation(
+        "FAN-32",
+        "the usage counts the candidates that are no choices",
+        "trioserve/wire/tally.py",
+        "sum(cost.completion_tokens for cost in costs) + discarded_tokens",
+        "sum(cost.completion_tokens for cost in costs)",
+        (*WIRE, *ROUTES),
+    ),
+    Mutation(
+        "FAN-32",
+        "what is not known before all candidates have finished can't be streamed",
+        "trioserve/wire/options.py",
+        "if streaming.stream and params.ranked:",
+        "if False:",
+        WIRE,
     ),
     Mutation(
         "FAN-33",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from array import array
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -27,6 +30,11 @@ def extend(content: int, token: int) -> int:
 def draw(seed: int, position: int, content: int) -> int:
     """The token at ``position``, given the tokens before it and the seed."""
     return zlib.crc32(seed.to_bytes(8, "little") + position.to_bytes(8, "little"), content) % VOCABULARY
+
+
+def score(seed: int, position: int, token: int) -> float:
+    """The log-probability of ``token``, drawn at ``position``."""
+    return -zlib.crc32(token.to_bytes(4, "little") + position.to_bytes(8, "little"), seed) / 2**32
 
 
 def alone(prompt: Sequence[int], spec: ChoiceSpec, capacity: int) -> tuple[tuple[int, ...], str]:
@@ -61,11 +69,10 @@ class PagedDevice:
         self.plans.append(plan)
         self._copy(plan.copies)
         tables = self._tables(plan)
-        ends = [self._compute(plan, s, table) for s, table in enumerate(tables)]
+        contents = [content for s, table in enumerate(tables) for content in self._compute(plan, s, table)]
         self._check_shared(plan, tables)
-        contents = dict(zip([start - 1 for start in plan.spans.starts[1:]], ends, strict=True))
         rows = plan.rows
-        per_row = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps)
+        per_row = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps, rows.logprobs)
         assert {len(each) for each in per_row} == {len(rows.tokens)}
         drawn = [
             draw(seed, counter, contents[token])
@@ -73,7 +80,13 @@ class PagedDevice:
         ]
         for token, counter in zip(rows.tokens, rows.counters, strict=True):
             assert counter == plan.spans.positions[token] + 1
-        return StepResult(plan.number, array("i", drawn))
+        if not any(rows.logprobs):
+            return StepResult(plan.number, array("i", drawn))
+        logprobs = [
+            score(seed, counter, token) if wanted else math.nan
+            for seed, counter, token, wanted in zip(rows.seeds, rows.counters, drawn, rows.logprobs, strict=True)
+        ]
+        return StepResult(plan.number, array("i", drawn), array("d", logprobs))
 
     def page(self, page: int) -> list[tuple[int, int] | None]:
         return self.memory.setdefault(page, [None] * self.page_size)
@@ -101,8 +114,8 @@ class PagedDevice:
                 assert readers[page] == 1, f"page {page} is written while another span reads it"
         return tables
 
-    def _compute(self, plan: StepPlan, s: int, table: array[int]) -> int:
-        """Write the span's slots, having read all slots before them; the digest at its end."""
+    def _compute(self, plan: StepPlan, s: int, table: array[int]) -> list[int]:
+        """Write the span's slots, having read all slots before them; the digest after each of its tokens."""
         spans, size = plan.spans, self.page_size
         positions = spans.positions[spans.starts[s] : spans.starts[s + 1]]
         assert list(positions) == list(range(positions[0], positions[-1] + 1))
@@ -112,10 +125,12 @@ class PagedDevice:
             assert slot is not None
             content = extend(content, slot[0])
             assert slot[1] == content, f"slot {position} of span {s} belongs to another sequence"
+        contents: list[int] = []
         for position, token in zip(positions, spans.tokens[spans.starts[s] : spans.starts[s + 1]], strict=True):
             content = extend(content, token)
             self.page(table[position // size])[position % size] = (token, content)
-        return content
+            contents.append(content)
+        return contents
 
     @staticmethod
     def _check_shared(plan: StepPlan, tables: list[array[int]]) -> None:
@@ -138,6 +153,9 @@ class Told:
     spec: ChoiceSpec
     admitted: Admitted | None = None
     tokens: list[int] = attrs.field(factory=list)
+    logprobs: list[float] = attrs.field(factory=list)
+    accepted: int = 0
+    rejected: int = 0
     finish: str | None = None
     aborted: bool = False
 
@@ -164,6 +182,8 @@ class Simulation:
         max_batch_tokens: int = 64,
         prefix_cache: bool = True,
         max_overtaken_s: float = 10.0,
+        lookup_rows: int = 0,
+        lookup_tokens: int = 4,
     ) -> None:
         self.options = SchedulerOptions(
             page_size=page_size,
@@ -173,6 +193,8 @@ class Simulation:
             max_batch_tokens=max_batch_tokens,
             prefix_cache=prefix_cache,
             max_overtaken_s=max_overtaken_s,
+            lookup_rows=lookup_rows,
+            lookup_tokens=lookup_tokens,
         )
         self.state = SchedulerState(self.options)
         self.device = PagedDevice(page_size)
@@ -189,6 +211,21 @@ class Simulation:
     def __getitem__(self, uid: str) -> Told:
         return self.told[Uid(uid)]
 
+    def almost(self, prompt: Sequence[int], seed: int, *, wrong: int, max_tokens: int = 16) -> list[int]:
+        """What a choice will say; every ``wrong``-th token is another, or none if that is 0."""
+        spec = ChoiceSpec(
+            uid=Uid(""),
+            seed=seed,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            max_tokens=max_tokens,
+            stop_ids=frozenset(),
+        )
+        tokens, _ = alone(prompt, spec, 10**9)
+        return [(token + 1) % VOCABULARY if wrong and t % wrong == 0 else token for t, token in enumerate(tokens)]
+
     @property
     def live(self) -> list[Uid]:
         return [uid for uid, told in self.told.items() if told.finish is None and not told.aborted]
@@ -202,8 +239,10 @@ class Simulation:
         seed: int = 0,
         stop_ids: frozenset[int] = frozenset(),
         name: str | None = None,
+        prompt_lookup: bool = True,
+        prediction: Sequence[int] | None = None,
     ) -> list[Uid]:
-        """Choices ``name.0`` to ``name.n-1``; names are g0, g1, ... by default."""
+        """Choices ``name.0`` to ``name.n-1``; names are g0, g1, ... by default. Every other asks for log-probabilities."""
         name = f"g{self._groups}" if name is None else name
         self._groups += 1
         limits = [max_tokens] * n if isinstance(max_tokens, int) else list(max_tokens)
@@ -217,10 +256,18 @@ class Simulation:
                 min_p=0.0,
                 max_tokens=limits[j],
                 stop_ids=stop_ids,
+                logprobs=(seed + j) % 2 == 1,
             )
             for j in range(n)
         )
-        self.state.submit(Group(id=name, prompt=array("i", prompt), choices=specs), self.now)
+        group = Group(
+            id=name,
+            prompt=array("i", prompt),
+            choices=specs,
+            prompt_lookup=prompt_lookup,
+            prediction=None if prediction is None else array("i", prediction),
+        )
+        self.state.submit(group, self.now)
         self.told.update((spec.uid, Told(tuple(prompt), spec)) for spec in specs)
         self.state.check()
         uids = [spec.uid for spec in specs]
@@ -252,6 +299,7 @@ class Simulation:
         self.state.check()
         if plan is not None:
             assert 0 < len(plan.spans.tokens) <= self.options.max_batch_tokens
+            self._check_drafts(plan)
             self.in_flight = plan, self.device.run(plan)
         return plan
 
@@ -281,6 +329,15 @@ class Simulation:
             if self.step() is None:
                 return steps
         raise AssertionError(f"still running after {bound} steps: {self.state}")
+
+    def _check_drafts(self, plan: StepPlan) -> None:
+        """Spans that draw after each of several tokens stay within the rows that there are for them."""
+        starts = plan.spans.starts
+        rows_of = Counter(bisect_right(starts, token) - 1 for token in set(plan.rows.tokens))
+        drafting = [rows for span, rows in rows_of.items() if rows > 1]
+        assert all(rows == starts[span + 1] - starts[span] for span, rows in rows_of.items() if rows > 1)
+        assert sum(drafting) <= self.options.draft_rows
+        assert max(drafting, default=0) <= 1 + self.options.lookup_tokens
 
     def _check_order(self, admitted: set[Uid]) -> None:
         """Nobody was overtaken for longer than may be."""
@@ -312,10 +369,20 @@ class Simulation:
         # first tokens are drawn all at once
         assert not (delivery.token_ids and told.tokens and delivery.uid in self.resting)
         told.tokens += delivery.token_ids
+        told.logprobs += delivery.logprobs
+        if delivery.drafted is not None:
+            assert delivery.drafted.accepted == len(delivery.token_ids) - 1
+            told.accepted += delivery.drafted.accepted
+            told.rejected += delivery.drafted.rejected
+        else:
+            assert len(delivery.token_ids) <= 1
         told.finish = delivery.finish
         assert delivery.stop_id == (told.tokens[-1] if delivery.finish == "stop" else None)
         tokens, reason = alone(told.prompt, told.spec, self.capacity)
         assert tuple(told.tokens) == tokens[: len(told.tokens)]  # FAN-15
+        asked = told.tokens if told.spec.logprobs else []
+        first = len(told.prompt)
+        assert told.logprobs == [score(told.spec.seed, first + at, token) for at, token in enumerate(asked)]  # FAN-32
         assert (delivery.finish is not None) == (len(told.tokens) == len(tokens))
         assert delivery.finish in (None, reason)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trioserve.errors import InvariantError
-from trioserve.sched.commit import Admitted, Delivery
+from trioserve.sched.commit import Admitted, Delivery, Drafted
 from trioserve.sched.group import Uid
 from trioserve.sched.outbox import Outbox, Progress
 
@@ -24,16 +24,17 @@ def test_everything_that_waits_is_one_message() -> None:
     outbox = Outbox(8)
     outbox.put(Delivery(A, Admitted(16, 0.5)))
     outbox.put(Delivery(A, token_ids=(1,)))
-    outbox.put(Delivery(A, token_ids=(2, 3), finish="stop", stop_id=3))
-    assert outbox.backlog == 3
-    assert outbox.take() == Progress(Admitted(16, 0.5), (1, 2, 3), "stop", 3)
+    outbox.put(Delivery(A, token_ids=(2, 3), drafted=Drafted(1, 3)))
+    outbox.put(Delivery(A, token_ids=(4, 5), finish="stop", stop_id=5, drafted=Drafted(1, 1)))
+    assert outbox.backlog == 5
+    assert outbox.take() == Progress(Admitted(16, 0.5), (1, 2, 3, 4, 5), "stop", 5, drafted=Drafted(2, 4))
     assert outbox.take() is None
     assert outbox.backlog == 0
 
 
 def test_what_was_taken_is_not_said_again() -> None:
     outbox = Outbox(8)
-    outbox.put(Delivery(A, Admitted(0, 0.0), (1,)))
+    outbox.put(Delivery(A, Admitted(0, 0.0), (1,), drafted=Drafted(1, 1)))
     outbox.take()
     outbox.put(Delivery(A, token_ids=(2,)))
     assert outbox.take() == Progress(None, (2,))
@@ -67,12 +68,18 @@ def test_a_delivery_after_the_last_is_a_bug() -> None:
 def test_no_token_is_lost_or_repeated_however_it_is_taken(script: list[tuple[list[int], bool]]) -> None:
     outbox = Outbox(2)
     told: list[int] = []
+    scores: list[float] = []
     for ids, take in script:
-        outbox.put(Delivery(A, token_ids=tuple(ids)))
+        outbox.put(Delivery(A, token_ids=tuple(ids), logprobs=tuple(-token / 8 for token in ids)))
         if take:
             progress = outbox.take()
             assert progress is not None
+            assert len(progress.logprobs) == len(progress.token_ids)
             told += progress.token_ids
+            scores += progress.logprobs
     last = outbox.take()
-    told += last.token_ids if last is not None else ()
+    if last is not None:
+        told += last.token_ids
+        scores += last.logprobs
     assert told == [token for ids, _ in script for token in ids]
+    assert scores == [-token / 8 for token in told]

@@ -46,6 +46,8 @@ class Machine(RuleBasedStateMachine):
         max_batch_tokens=st.sampled_from([1, 2, 3, 5, 8, 32]),
         prefix_cache=st.booleans(),
         max_overtaken_s=st.sampled_from([0, 1, 3, 20]),
+        lookup_rows=st.sampled_from([0, 4, 8]),
+        lookup_tokens=st.integers(1, 4),
     )
     def start(self, **options: int) -> None:
         self.sim = self.simulate(**options, max_queued=FULL_CHOICES)
@@ -57,12 +59,31 @@ class Machine(RuleBasedStateMachine):
         limits=st.lists(st.integers(1, 16), min_size=1, max_size=5),
         seed=st.integers(0, 3),
         stops=st.booleans(),
+        prompt_lookup=st.booleans(),
+        predicts=st.sampled_from([None, 0, 1, 3]),
     )
-    def submit(self, prompt: list[int], limits: list[int], seed: int, stops: bool) -> object:
+    def submit(
+        self,
+        prompt: list[int],
+        limits: list[int],
+        seed: int,
+        stops: bool,
+        prompt_lookup: bool,
+        predicts: int | None,
+    ) -> object:
         before = self.sim.state.statistics()
         stop_ids = frozenset({self.stop_id} if stops else ())
         try:
-            uids = self.sim.submit(prompt, len(limits), max_tokens=limits, seed=seed, stop_ids=stop_ids)
+            uids = self.sim.submit(
+                prompt,
+                len(limits),
+                max_tokens=limits,
+                seed=seed,
+                stop_ids=stop_ids,
+                prompt_lookup=prompt_lookup,
+                # the first choice gives the answer that is predicted, or nearly
+                prediction=None if predicts is None else self.sim.almost(prompt, seed, wrong=predicts),
+            )
         except ParamError:
             assert len(prompt) >= self.sim.capacity
         except QueueFullError:

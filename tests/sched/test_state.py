@@ -142,6 +142,7 @@ def test_a_result_that_is_not_that_of_the_step_in_flight_is_a_bug_and_changes_no
         (old, StepResult(old.number, array("i", [0]))),
         (plan, attrs.evolve(result, number=7)),
         (plan, attrs.evolve(result, token_ids=array("i", [0, 0]))),
+        (plan, attrs.evolve(result, logprobs=array("d", [-1.0, -1.0]))),
         (attrs.evolve(plan), result),
     ):
         with pytest.raises(InvariantError):
@@ -149,6 +150,16 @@ def test_a_result_that_is_not_that_of_the_step_in_flight_is_a_bug_and_changes_no
     sim.land()
     with pytest.raises(InvariantError):
         sim.state.commit(plan, result)
+
+
+def test_a_result_without_the_log_probabilities_that_were_asked_for_is_a_bug(simulate: Callable) -> None:
+    sim = simulate()
+    sim.submit(PROMPT, seed=1)  # odd ones ask
+    plan = sim.begin()
+    _, result = sim.in_flight
+    with pytest.raises(InvariantError, match="got 0 log-probabilities"):
+        sim.state.commit(plan, attrs.evolve(result, logprobs=array("d")))
+    sim.land()
 
 
 # the cache

@@ -204,3 +204,23 @@ def test_a_template_that_is_wrong_is_a_model_error_of_one_line(source: str, mess
     with pytest.raises(ModelError, match=message) as caught:
         template(source)
     assert "\n" not in str(caught.value)
+
+
+# What it takes
+
+
+def test_a_short_work_is_done_briefly_and_a_long_one_is_not() -> None:
+    assert template(SMOLLM2).render_briefly(say("u:hi")) == template(SMOLLM2).render(say("u:hi"))
+    conversation = say(*["u:hi", "a:hello"] * 40)
+    assert template(SMOLLM2).render_briefly(conversation) == template(SMOLLM2).render(conversation)
+    long = "{% for a in range(20000) %}{{ a }}{% endfor %}"
+    assert template(long).render_briefly([USER]) is None
+    assert len(render(long)) == 10 + 2 * 90 + 3 * 900 + 4 * 9000 + 5 * 10000
+
+
+def test_what_is_refused_is_refused_briefly() -> None:
+    with pytest.raises(ParamError, match="must alternate"):
+        template(STRICT).render_briefly(say("u:hi", "u:hi"))
+    # of a template that may take no more, nobody waits for the rest
+    with pytest.raises(ParamError, match="takes too many steps"):
+        template("{% for a in range(20000) %}{{ a }}{% endfor %}", max_steps=1000).render_briefly([USER])

@@ -124,6 +124,21 @@ async def test_computed_and_cached_tokens_are_told_apart() -> None:  # FAN-8
     assert told["prompt_tokens_by_source_total{source=local_compute}"] == 80
 
 
+async def test_drafts_are_counted_and_their_tokens_told_apart() -> None:
+    async with serving(say("abcabcabcabx"), free_rows=8) as server:
+        usage = json.loads((await server.post(max_tokens=30)).body)["usage"]
+        told = await server.scrape()
+    details = usage["completion_tokens_details"]
+    assert usage["completion_tokens"] == told["generation_tokens_total"] == 13
+    assert told["spec_decode_num_drafts_total"] > 1
+    accepted = told["spec_decode_num_accepted_tokens_total"]
+    assert details["accepted_prediction_tokens"] == accepted > 0
+    rejected = told["spec_decode_num_draft_tokens_total"] - accepted
+    assert details["rejected_prediction_tokens"] == rejected > 0
+    # each token that was right has saved a step
+    assert told["engine_steps_total"] == 13 - accepted
+
+
 async def test_without_a_prefix_cache_nothing_is_looked_for() -> None:
     async with serving(say("ok"), options=attrs.evolve(FAKE_OPTIONS, prefix_cache=False)) as server:
         await server.post()
@@ -232,7 +247,7 @@ async def test_refusals_are_counted_by_reason_and_are_in_nothing_else() -> None:
 
 def test_the_reasons_of_refusals_are_the_codes_of_their_errors() -> None:
     for error, reason in REFUSALS.items():
-        assert error_row(error("x")).code == reason
+        assert error_row(error(RuntimeError("x"))).code == reason
 
 
 async def test_the_series_are_the_same_whatever_happens() -> None:
@@ -321,6 +336,7 @@ async def test_the_engine_can_be_looked_at_while_it_works() -> None:
             assert request == {
                 "alias": "mine",
                 "n": 3,
+                "best_of": 3,
                 "prompts": 1,
                 "prompt_tokens": 3,
                 "cached_tokens": 0,

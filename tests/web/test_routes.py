@@ -3,81 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import pytest
 import trio
 
-from trioserve.engine.engine import Engine
-from trioserve.engine.options import EngineOptions
-from trioserve.testing.device import FakeDevice, Script
-from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say, say_ids
-from trioserve.testing.http import AsgiClient, HttpResponse
-from trioserve.web.app import create_app
-from trioserve.web.exchange import prepare_app
-from trioserve.web.options import ServeOptions
-from trioserve.web.state import STATE_KEY, Access, ServerState
-
-CHAT = "/v1/chat/completions"
-TEXT = "/v1/completions"
-SERVE_OPTIONS = ServeOptions(max_body_size=100_000)
-
-
-@attrs.define(eq=False)
-class Server:
-    """An engine, its app, and a client of it."""
-
-    engine: Engine
-    device: FakeDevice
-    client: AsgiClient
-    state: ServerState
-    accesses: list[Access]
-
-    async def post(self, path: str, /, **fields: Any) -> HttpResponse:
-        return await self.client.request("POST", path, body=json.dumps({"model": "tiny-chat", **fields}).encode())
-
-    async def chat(self, text: str = "hi", **fields: Any) -> Any:
-        response = await self.post(CHAT, messages=[{"role": "user", "content": text}], **fields)
-        assert response.status == 200, response.body
-        return json.loads(response.body)
-
-    async def stream(self, path: str, /, **fields: Any) -> list[Any]:
-        """The data of every event, [DONE] as a string."""
-        if path == CHAT:
-            fields = {"messages": [{"role": "user", "content": "hi"}], **fields}
-        response = await self.post(path, stream=True, **fields)
-        assert response.status == 200, response.body
-        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-        events = [event for event in response.body.decode().split("\n\n") if event and not event.startswith(":")]
-        return [event[6:] if event == "data: [DONE]" else json.loads(event.removeprefix("data: ")) for event in events]
-
-    async def assert_idle(self) -> None:  # FAN-27
-        await trio.sleep(0.011)
-        statistics = self.engine.statistics()
-        assert statistics.requests == 0
-        assert (statistics.scheduler.running, statistics.scheduler.waiting) == (0, 0)
-        assert statistics.scheduler.pages_held == 0
-        self.engine.check()
-
-
-@asynccontextmanager
-async def serving(
-    script: Script = count_for_ever,
-    *,
-    options: EngineOptions = FAKE_OPTIONS,
-    serve_options: ServeOptions = SERVE_OPTIONS,
-    **settings: Any,
-) -> AsyncIterator[Server]:
-    block, device = open_fake_engine(script, options=options, **settings)
-    async with block as engine:
-        app = create_app(engine, serve_options)
-        prepare_app(app, serve_options)
-        accesses: list[Access] = []
-        state = ServerState(accesses.append)
-        yield Server(engine, device, AsgiClient(app, state={STATE_KEY: state}), state, accesses)
+from trioserve.engine.generation import Generation
+from trioserve.errors import InternalError
+from trioserve.testing.engine import FAKE_OPTIONS, say
+from trioserve.testing.server import CHAT, TEXT, serving
 
 
 async def test_a_chat_gives_n_answers_in_index_order_and_one_usage() -> None:  # FAN-17, FAN-21
@@ -168,6 +105,9 @@ async def test_zero_tokens_of_a_completion_are_its_prompt_or_nothing() -> None: 
         ({"n": 129}, 400, None, "n"),
         ({"n": 10**6}, 400, None, "n"),  # case huge-n
         ({"n": 2, "temperature": 0}, 400, None, "n"),
+        ({"n": 2, "best_of": 129}, 400, None, "best_of"),  # FAN-32
+        ({"n": 2, "best_of": 1}, 400, None, "best_of"),
+        ({"best_of": 2, "temperature": 0}, 400, None, "best_of"),
         ({"top_p": 7}, 400, None, "top_p"),
         ({"audio": {"voice": "x"}}, 400, None, "audio"),
         ({"messages": [{"role": "user", "content": "x " * 5000}]}, 400, "context_length_exceeded", "messages"),
@@ -190,6 +130,36 @@ async def test_a_refusal_is_the_same_streamed_or_not(
         assert bodies[0] == bodies[1]
         assert (bodies[0]["error"]["code"], bodies[0]["error"]["param"]) == (code, param)
         assert server.device.plans == []
+        await server.assert_idle()
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"max_tokens": 4090}, "max_tokens"),
+        (CHAT, {"max_completion_tokens": 4090}, "max_completion_tokens"),
+        (CHAT, {"max_completion_tokens": 4090, "max_tokens": 4095}, "max_completion_tokens"),
+        (CHAT, {"n": 2, "choice_params": [{}, {"max_tokens": 4090}]}, "choice_params.1.max_tokens"),
+        (CHAT, {"n": 2, "choice_params": [{}, {"seed": 1}], "max_completion_tokens": 4090}, "max_completion_tokens"),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 200}]}, "messages"),
+        (TEXT, {"prompt": "x", "max_tokens": 4096}, "max_tokens"),
+        (TEXT, {"prompt": ["x", "y" * 90], "n": 2, "choice_params": [{}, {"max_tokens": 4090}]}, "choice_params.1.max_tokens"),
+        (TEXT, {"prompt": "x" * 200}, "prompt"),
+        (TEXT, {"prompt": ["x", "y" * 200]}, "prompt.1"),
+    ],
+)  # fmt: skip
+async def test_what_only_the_engine_can_refuse_is_named_as_the_request_has_it(
+    path: str, fields: dict[str, Any], param: str
+) -> None:
+    if path == CHAT:
+        fields = {"messages": [{"role": "user", "content": "hi"}], **fields}
+    # a long context, and memory for 160 tokens of it
+    async with serving(page_count=10) as server:
+        for stream in (False, True):
+            response = await server.post(path, stream=stream, **fields)
+            error = json.loads(response.body)["error"]
+            assert (response.status, error["code"]) == (400, "context_length_exceeded")
+            assert error["param"] == param
         await server.assert_idle()
 
 
@@ -313,9 +283,9 @@ async def test_a_stream_longer_than_a_minute_is_not_cut() -> None:  # case strea
 
 
 async def test_a_choice_that_fails_in_mid_stream_is_an_error_event_and_the_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:  # FAN-23, FAN-28, case mid-stream-error-visible
-    async with serving(say_ids([97, 98, 99, 100])) as server:
+    async with serving(say(["abc", "abd"])) as server:
         real: Callable[[int], bytes] = server.engine.tokenizer.token_bytes
 
         def fails(token_id: int) -> bytes:
@@ -328,10 +298,39 @@ async def test_a_choice_that_fails_in_mid_stream_is_an_error_event_and_the_end(
         assert events[-1] == "[DONE]"
         assert "ValueError: broken parser" in events[-2]["error"]["message"]
         assert not any(choice["finish_reason"] for event in events[:-2] for choice in event["choices"])
+        assert_logged_once(caplog, events[0]["id"], 1)
         response = await server.post(TEXT, prompt="x", n=2)
         assert response.status == 500
         assert "ValueError: broken parser" in json.loads(response.body)["error"]["message"]
+        assert_logged_once(caplog, "cmpl-", 1)
         await server.assert_idle()
+
+
+def assert_logged_once(caplog: pytest.LogCaptureFixture, request_id: str, index: int) -> None:
+    """The failed choice is in the log, with its request and where it failed; and nothing else is."""
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.getMessage().startswith(f"request {request_id}")
+    assert record.getMessage().endswith(f": choice {index} failed")
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "broken parser"
+    caplog.clear()
+
+
+async def test_a_bug_in_mid_stream_is_told_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # FAN-28
+    async def fail(_: Generation) -> None:
+        await trio.lowlevel.checkpoint()
+        raise InternalError("a bug")
+
+    async with serving() as server:
+        monkeypatch.setattr(Generation, "receive", fail)
+        first, error, done = await server.stream(CHAT)
+        (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        await server.assert_idle()
+    assert (error["error"]["code"], done) == ("internal_error", "[DONE]")
+    assert record.getMessage() == f"request {first['id']} failed"
+    assert record.exc_info is not None
 
 
 async def test_a_stream_that_a_shutdown_cuts_off_ends_with_an_error_event() -> None:  # case shutdown-inflight
@@ -405,7 +404,9 @@ async def test_extensions_are_reached_through_the_body() -> None:  # FAN-24, FAN
             assert (response.status, json.loads(response.body)["error"]["param"]) == (400, param)
 
 
-async def test_an_isolated_failure_is_told_with_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:  # FAN-24
+async def test_an_isolated_failure_is_told_with_its_choice(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # FAN-24
     async with serving(say(["aa", "b!", "cc"])) as server:
         real: Callable[[int], bytes] = server.engine.tokenizer.token_bytes
 
@@ -416,6 +417,7 @@ async def test_an_isolated_failure_is_told_with_its_choice(monkeypatch: pytest.M
 
         monkeypatch.setattr(server.engine.tokenizer, "token_bytes", fails)
         answer = await server.chat(n=3, choice_errors="isolate")
+        assert_logged_once(caplog, answer["id"], 1)
         chunks = await server.stream(CHAT, n=3, choice_errors="isolate")
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop", "error", "stop"]
     assert "broken parser" in answer["choices"][1]["error"]["message"]
@@ -444,3 +446,31 @@ async def test_a_callers_id_with_a_slash_can_be_used_to_end_a_request() -> None:
             await exchange.receive()
             assert (await server.client.request("DELETE", "/v1/requests/a/b/choices/0")).status == 200
             assert b'"finish_reason":"cancelled"' in (await exchange.response()).body
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_best_of_answers_with_the_likeliest_and_counts_all(path: str) -> None:  # FAN-32
+    logprobs = (-3.0, -1.0, -2.0, -4.0)
+    block: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
+    async with serving(say(["zero", "one", "two", "three"]), score=lambda draw, token: logprobs[draw.seed]) as server:
+        response = await server.post(path, **block, n=2, best_of=4)
+        assert response.status == 200, response.body
+        answer = json.loads(response.body)
+        for stream in (False, True):
+            plain = await server.post(path, **block, n=2, best_of=2, stream=stream)
+            assert plain.status == 200
+            assert b"mean_logprob" not in plain.body
+            assert b"discarded_tokens" not in plain.body
+        refused = await server.post(path, **block, n=2, best_of=4, stream=True)
+        assert (refused.status, json.loads(refused.body)["error"]["param"]) == (400, "best_of")
+        await server.assert_idle()
+    choices, usage = answer["choices"], answer["usage"]
+    said = [choice["message"]["content"] if path == CHAT else choice["text"] for choice in choices]
+    assert said == ["one", "two"]
+    assert [(choice["index"], choice["seed"], choice["mean_logprob"]) for choice in choices] == [
+        (0, 1, -1.0),
+        (1, 2, -2.0),
+    ]
+    discarded = usage["completion_tokens_details"]["discarded_tokens"]
+    assert discarded == 5 + 6
+    assert usage["completion_tokens"] == discarded + sum(choice["usage"]["completion_tokens"] for choice in choices)

@@ -25,9 +25,11 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
         Head(kind="chat", id="id-1", created=1700000000, model="tiny", n=2, prompt_tokens=(5,)),
         TextDelta(1, "b", (1,)),
         TextDelta(0, "a", (2,)),
-        ChoiceFinished(1, "length", ChoiceUsage(2, shared_tokens=5), seed=8),
+        ChoiceFinished(1, "length", ChoiceUsage(2, shared_tokens=5, rejected_prediction_tokens=3), seed=8),
         TextDelta(0, "c", (3,)),
-        ChoiceFinished(0, "stop", ChoiceUsage(3, cached_tokens=4, reasoning_tokens=1), seed=7),
+        ChoiceFinished(
+            0, "stop", ChoiceUsage(3, 4, 0, 1, accepted_prediction_tokens=2, rejected_prediction_tokens=5), seed=7
+        ),
     )
     assert json.loads(body) == {
         "id": "id-1",
@@ -41,7 +43,14 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
                 "logprobs": None,
                 "finish_reason": "stop",
                 "seed": 7,
-                "usage": {"completion_tokens": 3, "reasoning_tokens": 1, "cached_tokens": 4, "shared_tokens": 0},
+                "usage": {
+                    "completion_tokens": 3,
+                    "reasoning_tokens": 1,
+                    "cached_tokens": 4,
+                    "shared_tokens": 0,
+                    "accepted_prediction_tokens": 2,
+                    "rejected_prediction_tokens": 5,
+                },
             },
             {
                 "index": 1,
@@ -49,7 +58,14 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
                 "logprobs": None,
                 "finish_reason": "length",
                 "seed": 8,
-                "usage": {"completion_tokens": 2, "reasoning_tokens": 0, "cached_tokens": 0, "shared_tokens": 5},
+                "usage": {
+                    "completion_tokens": 2,
+                    "reasoning_tokens": 0,
+                    "cached_tokens": 0,
+                    "shared_tokens": 5,
+                    "accepted_prediction_tokens": 0,
+                    "rejected_prediction_tokens": 3,
+                },
             },
         ],
         "usage": {
@@ -57,7 +73,12 @@ def test_a_chat_answers_with_its_choices_in_index_order() -> None:  # FAN-16, FA
             "completion_tokens": 5,
             "total_tokens": 10,
             "prompt_tokens_details": {"cached_tokens": 4},
-            "completion_tokens_details": {"reasoning_tokens": 1},
+            # rejected ones are in no total
+            "completion_tokens_details": {
+                "reasoning_tokens": 1,
+                "accepted_prediction_tokens": 2,
+                "rejected_prediction_tokens": 8,
+            },
         },
     }
     read = ChatCompletion.model_validate_json(body)
@@ -89,6 +110,38 @@ def test_a_completion_of_no_tokens_has_an_empty_text() -> None:  # case max-toke
     head = Head(kind="completion", id="id-1", created=1, model="tiny", n=1, prompt_tokens=(2,))
     read = Completion.model_validate_json(answer(head, ChoiceFinished(0, "length", ChoiceUsage(0), seed=0)))
     assert (read.choices[0].text, read.choices[0].finish_reason) == ("", "length")
+
+
+def test_the_usage_of_ranked_choices_counts_the_candidates_that_are_none() -> None:  # FAN-21, FAN-32
+    body = answer(
+        Head(kind="completion", id="id-1", created=1, model="tiny", n=1, prompt_tokens=(5, 6), ranked=True),
+        TextDelta(0, "a", (1, 2)),
+        ChoiceFinished(0, "stop", ChoiceUsage(2, cached_tokens=4, discarded_tokens=7), seed=9, mean_logprob=-0.5),
+        ChoiceFinished(1, "length", ChoiceUsage(0, discarded_tokens=1), seed=8),
+    )
+    read = json.loads(body)
+    assert [(choice["seed"], choice["mean_logprob"]) for choice in read["choices"]] == [(9, -0.5), (8, None)]
+    assert read["choices"][0]["usage"] == {
+        "completion_tokens": 2,
+        "reasoning_tokens": 0,
+        "cached_tokens": 4,
+        "shared_tokens": 0,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    }
+    assert read["usage"] == {
+        "prompt_tokens": 11,
+        "completion_tokens": 10,
+        "total_tokens": 21,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+            "discarded_tokens": 8,
+        },
+    }
+    assert Completion.model_validate_json(body).usage is not None
 
 
 def test_there_is_no_answer_before_all_choices_have_finished() -> None:  # FAN-17

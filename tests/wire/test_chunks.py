@@ -19,6 +19,7 @@ from trioserve.wire.chunks import PING, ChunkBuilder, error_event
 from trioserve.wire.tally import Head, Kind
 
 both = pytest.mark.parametrize("kind", ["chat", "completion"])
+NO_DRAFTS = {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 
 
 def head(kind: Kind, n: int = 1, prompt_tokens: tuple[int, ...] = (5,), echo: tuple[str, ...] = ()) -> Head:
@@ -57,14 +58,14 @@ def test_the_chunks_of_a_chat() -> None:  # FAN-16, FAN-18, FAN-19; case stream-
     shared = {"id": "id-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "tiny"}
     open_ended = {"logprobs": None, "finish_reason": None}
     role = {"role": "assistant", "content": ""}
-    usage = {"completion_tokens": 2, "reasoning_tokens": 1, "cached_tokens": 3, "shared_tokens": 0}
+    usage = {"completion_tokens": 2, "reasoning_tokens": 1, "cached_tokens": 3, "shared_tokens": 0, **NO_DRAFTS}
     events: list[Event] = [
         TextDelta(0, "a", (7,)),
         TextDelta(1, "b", (8,)),
         ends(1),
         ends(0, tokens=2, cached=3, reasoning=1),
     ]
-    sibling = {"completion_tokens": 1, "reasoning_tokens": 0, "cached_tokens": 0, "shared_tokens": 0}
+    sibling = {"completion_tokens": 1, "reasoning_tokens": 0, "cached_tokens": 0, "shared_tokens": 0, **NO_DRAFTS}
     assert chunks(stream(head("chat", n=2), events)) == [
         {**shared, "choices": [{"index": 0, "delta": role, **open_ended}]},
         {**shared, "choices": [{"index": 1, "delta": role, **open_ended}]},
@@ -87,7 +88,7 @@ def test_the_chunks_of_a_chat() -> None:  # FAN-16, FAN-18, FAN-19; case stream-
 
 def test_the_chunks_of_a_completion() -> None:  # FAN-18, FAN-19; case stream-envelope
     shared = {"id": "id-1", "object": "text_completion", "created": 1700000000, "model": "tiny"}
-    usage = {"completion_tokens": 1, "reasoning_tokens": 0, "cached_tokens": 0, "shared_tokens": 5}
+    usage = {"completion_tokens": 1, "reasoning_tokens": 0, "cached_tokens": 0, "shared_tokens": 5, **NO_DRAFTS}
     last = {"index": 0, "text": "", "logprobs": None, "finish_reason": "stop", "seed": 0, "usage": usage}
     assert chunks(stream(head("completion"), [TextDelta(0, "a", (7,)), ends(0, shared=5)])) == [
         {**shared, "choices": [{"index": 0, "text": "a", "logprobs": None, "finish_reason": None}]},
@@ -127,7 +128,7 @@ def test_usage_is_in_the_last_chunk_and_null_in_all_others(kind: Kind) -> None:
         "completion_tokens": 30,
         "total_tokens": 42,
         "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 9},
+        "completion_tokens_details": {"reasoning_tokens": 9, **NO_DRAFTS},
     }
 
 

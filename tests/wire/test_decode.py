@@ -44,6 +44,7 @@ def test_a_chat_of_the_fewest_fields_has_every_default() -> None:  # FAN-5, FAN-
         stream=False,
         include_usage=False,
         continuous_usage=False,
+        names={"prompt": "messages", "max_tokens": "max_tokens"},
     )
 
 
@@ -70,9 +71,18 @@ def test_every_sampling_field_reaches_the_params(kind: str) -> None:
         "seed": -7,
         "max_tokens": 5,
     }
-    call = parse(kind, **given, stop=["a", "b"], ignore_eos=True)
+    call = parse(kind, **given, stop=["a", "b"], ignore_eos=True, prompt_lookup=False)
     assert call.params == SamplingParams(
-        n=3, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, seed=-7, max_tokens=5, stop=("a", "b"), ignore_eos=True
+        n=3,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        seed=-7,
+        max_tokens=5,
+        stop=("a", "b"),
+        ignore_eos=True,
+        prompt_lookup=False,
     )
 
 
@@ -101,6 +111,7 @@ def test_required_fields_are_missed_by_name(kind: str, name: str) -> None:  # ca
         ("seed", [1e30, 1.5, True, "1", INT64_MAX + 1, INT64_MIN - 1]),
         ("stop", [1, [1], ["a", None], "", [""], ["x"] * 65, "x" * 1025, {}]),
         ("ignore_eos", [1, "true"]),
+        ("prompt_lookup", [0, "true", []]),
         ("stream", [1, "yes"]),
         ("stream_options", [True, []]),
         ("user", [1]),
@@ -130,7 +141,6 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
         ("top_logprobs", [-1, 2, 1000, False]),
         ("audio", [{}]),
         ("modalities", [["audio"], ["text", "audio"], "text"]),
-        ("prediction", [{"type": "content", "content": "x"}]),
         ("web_search_options", [{}]),
         ("reasoning_effort", ["low"]),
         ("verbosity", ["high"]),
@@ -141,7 +151,6 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
         ("max_completion_tokens", [0, -1, 1.5, True]),
         ("max_tokens", [0]),
         ("echo", [True]),
-        ("best_of", [1]),
         ("prompt", ["hi"]),
     ],
 )
@@ -155,10 +164,10 @@ def test_a_chat_refuses_by_name_what_it_does_not_serve(name: str, values: list[o
     [
         ("suffix", ["x", 1]),
         ("echo", [1, "true"]),
-        ("best_of", [2, 0, True, 1.0]),
         ("max_completion_tokens", [5]),
         ("tools", [[]]),
         ("messages", [[]]),
+        ("prediction", [{"type": "content", "content": "x"}]),
     ],
 )
 def test_a_completion_refuses_by_name_what_it_does_not_serve(name: str, values: list[object]) -> None:  # FAN-1
@@ -215,9 +224,43 @@ def test_a_chat_accepts_a_value_that_asks_for_nothing(name: str, value: object) 
 def test_every_field_of_the_official_client_is_known_and_null_in_it_is_the_same_as_absent(
     kind: str, schema: type
 ) -> None:  # FAN-5; case nonfinite-numbers
-    extensions = {"top_k", "min_p", "ignore_eos", "repetition_penalty"}
+    extensions = {"top_k", "min_p", "ignore_eos", "repetition_penalty", "prompt_lookup"}
     for name in (get_type_hints(schema).keys() | extensions) - LEAST[kind].keys():
         assert parse(kind, **{name: None}) == parse(kind), name
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["a\nb", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], [{"type": "text", "text": "a\nb"}]],
+)
+def test_a_prediction_is_a_text_in_the_forms_of_a_message(content: object) -> None:
+    assert parse("chat", prediction={"type": "content", "content": content}).params.prediction == "a\nb"
+    assert parse("chat", prediction={"type": "content", "content": content}, n=3).params.n == 3
+
+
+@pytest.mark.parametrize(
+    ("prediction", "param"),
+    [
+        ("a", "prediction"),
+        (1, "prediction"),
+        ([], "prediction"),
+        (True, "prediction"),
+        ({}, "prediction.type"),
+        ({"content": "a"}, "prediction.type"),
+        ({"type": "text", "content": "a"}, "prediction.type"),
+        ({"type": 1, "content": "a"}, "prediction.type"),
+        ({"type": "content"}, "prediction.content"),
+        ({"type": "content", "content": None}, "prediction.content"),
+        ({"type": "content", "content": 1}, "prediction.content"),
+        ({"type": "content", "content": []}, "prediction.content"),
+        ({"type": "content", "content": ["a"]}, "prediction.content.0"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content.0.type"),
+        ({"type": "content", "content": [{"type": "text", "text": 1}]}, "prediction.content.0.text"),
+        ({"type": "content", "content": "a", "x": 1}, "prediction.x"),
+    ],
+)
+def test_a_wrong_prediction_is_refused_by_the_path_of_its_fault(prediction: object, param: str) -> None:  # FAN-1
+    assert refusal("chat", prediction=prediction).param == param
 
 
 @both
@@ -276,9 +319,53 @@ def test_of_two_names_for_the_length_of_a_chat_the_smaller_value_counts() -> Non
     assert parse("chat", max_tokens=1000000000).params.max_tokens == 1000000000
 
 
-def test_best_of_is_served_where_it_changes_nothing() -> None:
-    assert parse("completion", n=2, best_of=2) == parse("completion", n=2)
-    assert refusal("completion", n=2, best_of=3).param == "best_of"
+@both
+def test_best_of_is_n_at_least_and_the_most_choices_at_most(kind: str) -> None:  # FAN-32
+    assert parse(kind).params.best_of is None
+    assert parse(kind, best_of=None).params.best_of is None
+    assert parse(kind, n=2, best_of=5).params.best_of == 5
+    for wrong in (1, 0, 129, 10**30, True, 3.0, "3"):
+        assert refusal(kind, n=2, best_of=wrong).param == "best_of", wrong
+    assert str(refusal(kind, best_of=129)) == "best_of must be at most 128, got 129."
+    assert str(refusal(kind, n=2, best_of=1)) == "best_of must be at least 2, got 1."
+
+
+@both
+def test_what_has_to_be_ranked_cannot_be_streamed(kind: str) -> None:  # FAN-32
+    error = refusal(kind, stream=True, n=2, best_of=3)
+    assert (error.param, str(error)) == (
+        "best_of",
+        "best_of must be n when stream is true, got best_of = 3 with n = 2.",
+    )
+    assert parse(kind, stream=True, n=2, best_of=2).stream
+
+
+def test_prompts_are_counted_with_their_candidates() -> None:  # FAN-3, FAN-32
+    limits = Limits(max_choices=6)
+    assert parse("completion", limits, prompt=["a", "b"], best_of=3)
+    assert refusal("completion", limits, prompt=["a", "b", "c"], best_of=3).param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({}, "max_tokens"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 3}, "max_completion_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 5}, "max_tokens"),
+    ],
+)
+def test_a_chat_remembers_what_it_called_the_length_that_counts(fields: dict[str, object], name: str) -> None:
+    assert parse("chat", **fields).names["max_tokens"] == name
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 2**31])
+def test_a_length_out_of_range_is_refused_by_the_name_it_was_given(name: str, value: int) -> None:
+    error = refusal("chat", **{name: value})
+    assert error.param == name
+    assert str(error).startswith(f"{name} must be ")
 
 
 @both

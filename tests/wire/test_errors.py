@@ -9,7 +9,9 @@ import pytest
 from trioserve.errors import (
     ChoiceFailedError,
     ContextLengthError,
+    DeviceError,
     EngineClosedError,
+    EngineFailedError,
     EngineStoppingError,
     GenerationError,
     InternalError,
@@ -30,6 +32,7 @@ from trioserve.wire.errors import error_body, http_error_body
         (ModelNotFoundError("a", ("b",)), 404, "invalid_request_error", "model", "model_not_found"),
         (QueueFullError("full"), 429, "rate_limit_error", None, "queue_full"),
         (EngineStoppingError(), 503, "service_unavailable_error", None, "server_stopping"),
+        (EngineFailedError(DeviceError("it broke")), 500, "server_error", None, "engine_failed"),
         (EngineClosedError(), 503, "service_unavailable_error", None, "engine_closed"),
         (GenerationError("a parser broke", "id"), 500, "server_error", None, "generation_failed"),
         (ChoiceFailedError("it broke", "id", 1), 500, "server_error", None, "generation_failed"),

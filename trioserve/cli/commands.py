@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Final
 
+import attrs
 import click
 
-from trioserve.cli.generate import generate
 from trioserve.cli.harmless import harmless_line
-from trioserve.cli.models import models
 from trioserve.cli.options import CONTEXT_SETTINGS
-from trioserve.cli.serve import serve
 from trioserve.cli.signals import INTERRUPTED, SIGNAL_BASE
 from trioserve.errors import InternalError, ModelError, ParamError, TrioserveError
 from trioserve.version import __version__
@@ -32,8 +31,40 @@ REFUSED: Final = 2
 BROKEN_PIPE: Final = SIGNAL_BASE + signal.SIGPIPE
 
 
+@attrs.frozen
+class LateCommand:
+    """A command whose module is imported when it is called. Most take half a second, and import what others don't."""
+
+    help: str
+    """A line for the list of commands."""
+    module: str
+
+    def load(self, name: str) -> click.Command:
+        command = vars(import_module(self.module))[name]
+        assert isinstance(command, click.Command)
+        return command
+
+
+LATE_COMMANDS: Final = {
+    "generate": LateCommand("Answer a prompt on the terminal, n choices side by side.", "trioserve.cli.generate"),
+    "models": LateCommand("List, fetch, describe and remove models.", "trioserve.cli.models"),
+    "serve": LateCommand("Serve a model over the OpenAI API.", "trioserve.cli.serve"),
+}
+
+
 class Commands(click.Group):
     """The outermost group."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(LATE_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        late = LATE_COMMANDS.get(cmd_name)
+        return None if late is None else late.load(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, late.help) for name, late in LATE_COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> None:
         try:
@@ -49,11 +80,6 @@ def commands(context: click.Context) -> None:
     """Serve language models over the OpenAI API: n choices for the price of one prefill."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-commands.add_command(serve)
-commands.add_command(generate)
-commands.add_command(models)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import click
 import trio
 
 from trioserve.cli.display import choose_display
+from trioserve.cli.garbage import freeze_loaded
 from trioserve.cli.options import (
     DEFAULT_MODEL,
     MODEL_HELP,
@@ -48,6 +49,12 @@ def _sampling_option(flag: str, help_text: str, **settings: Any) -> Decorator[An
 sampling_options: Final = apply(
     [
         _sampling_option("-n", "Choices.", type=int, metavar="N"),
+        _sampling_option(
+            "--best-of",
+            "Generate this many, and show the N likeliest when all of them have ended.",
+            type=int,
+            show_default="N",
+        ),
         option(
             "--max-tokens",
             "Tokens of a choice at most.",
@@ -71,11 +78,22 @@ sampling_options: Final = apply(
             "--stop", "A text that ends a choice; may be given several times.", multiple=True, show_default=False
         ),
         _sampling_option("--ignore-eos", "Go on past the end that the model sees.", is_flag=True, show_default=False),
+        _sampling_option(
+            "--prompt-lookup/--no-prompt-lookup",
+            "Draft tokens from the prompt and the answer, for speed alone.",
+            show_default="if the device says that it pays",
+        ),
+        _sampling_option(
+            "--prediction",
+            "A text that the answer may repeat, to draft tokens from.",
+            metavar="TEXT",
+            show_default=False,
+        ),
     ]
 )
 
 
-@click.command(cls=Command, short_help="Answer a prompt on the terminal, n choices side by side.")
+@click.command(cls=Command)
 @click.argument("prompt")
 @option(
     "--model",
@@ -139,6 +157,7 @@ async def answer(
     """
     async with open_block() as engine:
         loaded()
+        freeze_loaded()
         prompt: Prompt = text
         if not raw and engine.model.template is not None:
             prompt = await engine.encode_chat([{"role": "user", "content": text}])

@@ -154,9 +154,15 @@ engine_options: Final = apply(
         engine_option(
             "--device",
             "What runs the model; auto takes the fastest that this machine has.",
-            type=click.Choice(["auto", "reference"]),
+            type=click.Choice(["auto", "cpu", "reference"]),
         ),
-        engine_option("--threads", "CPU threads of the device.", type=int, metavar="N", show_default="its own choice"),
+        engine_option(
+            "--threads",
+            "CPU threads of the device.",
+            type=int,
+            metavar="N",
+            show_default="one for each core that it may use",
+        ),
         engine_option(
             "--context-length",
             "Tokens of a prompt and its answer at most.",

@@ -20,6 +20,7 @@ import click
 import structlog
 import trio
 
+from trioserve.cli.garbage import freeze_loaded
 from trioserve.cli.logs import configure_logs
 from trioserve.cli.options import (
     DEFAULT_MODEL,
@@ -135,13 +136,25 @@ serving_engine_options: Final = apply(
             type=float,
             metavar="SECONDS",
         ),
+        engine_option(
+            "--prompt-lookup/--no-prompt-lookup",
+            "Draft tokens from prompts and answers, unless a request says otherwise.",
+            show_default="if the device says that it pays",
+        ),
+        engine_option("--lookup-tokens", "Tokens of a draft at most.", type=int, metavar="N"),
+        engine_option(
+            "--lookup-rows",
+            "Tokens that decodes and drafts draw in one step at most; 0 means no drafts.",
+            type=int,
+            metavar="N",
+            show_default="the device's suggestion",
+        ),
     ]
 )
 
 
 @click.command(
     cls=Command,
-    short_help="Serve a model over the OpenAI API.",
     help=f"""Serve MODEL over the OpenAI API.
 
     MODEL is {MODEL_HELP}; without it, {DEFAULT_MODEL}. It is fetched if it is not in the cache yet.
@@ -207,6 +220,7 @@ async def run_server(
                 # the engine stands outside HTTP: when it fails, all of this ends
                 async with open_block() as engine, trio.open_nursery() as inside:
                     loaded()
+                    freeze_loaded()
                     info = engine.info
                     for warning in engine.model.warnings:
                         log.warning(warning)

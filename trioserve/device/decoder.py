@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trioserve.device.frequencies import rope_frequencies
 from trioserve.device.pages import KVPages
-from trioserve.device.rope import rope_frequencies, rotate
+from trioserve.device.rope import rotate
 from trioserve.model.spec import Activation, DecoderSpec
 
 TILE: Final = 16
@@ -81,7 +82,9 @@ class Decoder:
         self._layers = [Layer(spec, layer, weights) for layer in range(spec.layers)]
         self._final_norm = weights["final_norm"]
         self._head = Linear(weights["embedding" if spec.tied_head else "head"])
-        self._frequencies = rope_frequencies(spec.rope).to(self._embedding.device)
+        self._frequencies = torch.tensor(
+            rope_frequencies(spec.rope), dtype=torch.float64, device=self._embedding.device
+        )
         self._spec = spec
 
     def __repr__(self) -> str:

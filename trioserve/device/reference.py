@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from trioserve_kernels.reference.sampler import sample
+from trioserve_kernels.reference.sampler import log_probability, sample
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.decoder import TILE, Decoder, Tile
@@ -65,7 +65,7 @@ class ReferenceDevice:
             progress: told the float32 bytes loaded.
 
         Raises:
-            ParamError: the model was not made for so long a context.
+            ParamError: the model was not made for so long a context, or there is no memory for so many pages.
         """
         spec = model.spec
         if context_length is None:
@@ -84,8 +84,9 @@ class ReferenceDevice:
             page_count=page_count,
             batch_tokens=4 * TILE,
         )
-        decoder = Decoder(spec, _load_weights(model, device, progress))
-        return cls(decoder, KVPages(spec, page_count, page_size, device), info, threads)
+        # first, since it may be refused
+        pages = KVPages(spec, page_count, page_size, device)
+        return cls(Decoder(spec, _load_weights(model, device, progress)), pages, info, threads)
 
     def __repr__(self) -> str:
         state = "closed" if self._decoder is None else "interrupted" if self._interrupted.is_set() else "ready"
@@ -115,7 +116,13 @@ class ReferenceDevice:
             )
             for r, token in enumerate(rows.tokens)
         ]
-        return StepResult(plan.number, array("i", drawn))
+        if not any(rows.logprobs):
+            return StepResult(plan.number, array("i", drawn))
+        logprobs = [
+            log_probability(logits[token], token_id) if wanted else math.nan
+            for token, token_id, wanted in zip(rows.tokens, drawn, rows.logprobs, strict=True)
+        ]
+        return StepResult(plan.number, array("i", drawn), array("d", logprobs))
 
     def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
         """Run a step up to its logits: [V] for each token that a row is drawn from, by its index in the plan.

@@ -6,16 +6,22 @@ Must not know: its siblings, scheduling.
 
 from __future__ import annotations
 
+import logging
+
 import attrs
 import trio
 
+from trioserve.engine.ranking import Ranking
 from trioserve.engine.ticket import Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
 from trioserve.errors import ChoiceFailedError, TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
+from trioserve.sched.commit import Drafted
 from trioserve.sched.outbox import Progress
 from trioserve.text.pipeline import ChoiceText
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -51,11 +57,17 @@ class Choice:
     prompt: PromptUsage
     verdict: Verdict
     watch: ChoiceWatch
+    ranking: Ranking | None
+    """What its events go through if it is a candidate of best_of."""
     completion_tokens: int = attrs.field(default=0, init=False)
     """Generated and kept so far; each copy has as many."""
+    drafted: Drafted = attrs.field(default=Drafted(0, 0), init=False)
+    """Draft tokens that are among those, and that are not."""
     finished: bool = attrs.field(default=False, init=False)
     """Its last event was made."""
     _texts: list[str] = attrs.field(factory=list, init=False)
+    _logprob_sum: float = attrs.field(default=0.0, init=False)
+    """Of the completion tokens, if there is a ranking."""
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Send the events, the last one a ChoiceFinished; leave the ticket closed however it ends.
@@ -67,7 +79,8 @@ class Choice:
         """
         try:
             while not self.finished:
-                for event in self._next_events(await self.ticket.receive()):
+                news = self._next_events(await self.ticket.receive())
+                for event in news if self.ranking is None else self.ranking.feed(news):
                     try:
                         # not send(): it would cost a turn of the event loop for each event
                         events.send_nowait(event)
@@ -91,6 +104,8 @@ class Choice:
         return events
 
     def _failed(self, error: Exception) -> list[Event]:
+        # here, where no choice of any request gets lost: a caller may never look at the error, or at any but one
+        logger.error("request %s: choice %d failed", self.request_id, self.places[0].index, exc_info=error)
         message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
         last = self._finish("error", None, message)
         if self.verdict.is_isolated(copies=len(self.places)):
@@ -103,28 +118,47 @@ class Choice:
         self.watch.received(progress)
         if progress.admitted is not None and self.places[0].shared_tokens == 0:
             self.prompt.cached_tokens = progress.admitted.cached_tokens
+        if progress.drafted is not None:
+            self.drafted += progress.drafted
         # the token that ends a sequence is counted, and has no text
         ids = progress.token_ids if progress.stop_id is None else progress.token_ids[:-1]
         piece = self.text.feed(ids)
         if piece.stop is not None:
-            return self._last(piece.text, piece.token_ids, "stop", piece.stop)
+            # what a draft had right after the end of the text is of no use to anybody
+            lost = min(self.drafted.accepted, len(progress.token_ids) - len(piece.token_ids))
+            self.drafted += Drafted(-lost, lost)
+            return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)
         if progress.finish is None or progress.error is not None:
-            return self._delta(piece.text, progress.token_ids)
+            return self._delta(piece.text, progress.token_ids, progress.logprobs)
         tail = self.text.end()
-        if tail.stop is not None:
-            return self._last(piece.text + tail.text, progress.token_ids, "stop", tail.stop)
-        return self._last(piece.text + tail.text, progress.token_ids, progress.finish, progress.stop_id)
+        text = piece.text + tail.text
+        # Where a cancel cuts a character in two, there is a U+FFFD that the model has not written: it may be a stop
+        # string, and so no part of the text, but it is not what ended the choice.
+        if tail.stop is not None and progress.finish != "cancelled":
+            return self._last(text, progress.token_ids, progress.logprobs, "stop", tail.stop)
+        return self._last(text, progress.token_ids, progress.logprobs, progress.finish, progress.stop_id)
 
-    def _delta(self, text: str, ids: tuple[int, ...]) -> list[Event]:
+    def _delta(self, text: str, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> list[Event]:
         if not text and not ids:
             return []
         self.completion_tokens += len(ids)
+        # Only of the tokens that are kept. Not by sum(), which rounds less from Python 3.12 on: the result must not
+        # depend on which tokens came together.
+        for logprob in logprobs[: len(ids)]:
+            self._logprob_sum += logprob
         if self.verdict.reads_text:
             self._texts.append(text)
         return [TextDelta(place.index, text, ids) for place in self.places]
 
-    def _last(self, text: str, ids: tuple[int, ...], reason: FinishReason, stop: str | int | None) -> list[Event]:
-        events = self._delta(text, ids) + self._finish(reason, stop, None)
+    def _last(
+        self,
+        text: str,
+        ids: tuple[int, ...],
+        logprobs: tuple[float, ...],
+        reason: FinishReason,
+        stop: str | int | None,
+    ) -> list[Event]:
+        events = self._delta(text, ids, logprobs) + self._finish(reason, stop, None)
         if reason in ("stop", "length"):
             self.verdict.finished("".join(self._texts), copies=len(self.places))
         return events
@@ -132,6 +166,8 @@ class Choice:
     def _finish(self, reason: FinishReason, stop: str | int | None, error: str | None) -> list[Event]:
         self.finished = True
         self.watch.finished(reason, self.completion_tokens)
+        is_scored = self.ranking is not None and self.completion_tokens > 0
+        mean_logprob = self._logprob_sum / self.completion_tokens if is_scored else None
         return [
             ChoiceFinished(
                 place.index,
@@ -140,10 +176,13 @@ class Choice:
                     completion_tokens=self.completion_tokens,
                     cached_tokens=0 if place.shared_tokens else self.prompt.cached_tokens,
                     shared_tokens=place.shared_tokens,
+                    accepted_prediction_tokens=self.drafted.accepted,
+                    rejected_prediction_tokens=self.drafted.rejected,
                 ),
                 place.seed,
                 stop,
                 error,
+                mean_logprob,
             )
             for place in self.places
         ]

@@ -15,7 +15,7 @@ import trio
 from trioserve.abc import DeviceInfo, Tokenizer
 from trioserve.engine.generation import Generation
 from trioserve.engine.groupless import GrouplessScheduler
-from trioserve.engine.observer import Observer
+from trioserve.engine.observer import AbortCause, Observer
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.prompts import Prompt, as_prompts, encode
 from trioserve.engine.scheduler import Scheduler
@@ -52,6 +52,8 @@ class ChoiceAnswer:
     reason: FinishReason
     seed: int
     usage: ChoiceUsage
+    mean_logprob: float | None
+    """What best_of ranks by; see ChoiceFinished."""
 
 
 @attrs.frozen(kw_only=True)
@@ -89,6 +91,8 @@ class Engine:
         self.options = options
         self.mailbox = mailbox
         self.observers: tuple[Observer, ...] = ()
+        self.leaving: AbortCause = "left"
+        """What it means that a request is left before its end."""
         self._began = trio.current_time()
         self._scheduler = scheduler
         self._live: dict[str, Generation] = {}
@@ -114,7 +118,7 @@ class Engine:
     ) -> Generation:
         """The answer to a prompt (text, or token ids), or to a list of them, as a block to enter.
 
-        P prompts give P * n choices, prompt-major: index = p * n + j.
+        P prompts give P * n choices, prompt-major: index = p * n + j. With ``best_of``, j counts from the best.
 
         Args:
             prompt: texts get the model's BOS if it has one; ids are taken as they are.
@@ -162,6 +166,7 @@ class Engine:
                     reason=event.reason,
                     seed=event.seed,
                     usage=event.usage,
+                    mean_logprob=event.mean_logprob,
                 )
                 for event in sorted(finished, key=lambda event: event.index)
             ),
@@ -181,9 +186,11 @@ class Engine:
                 f"The model {self.model.id!r} has no chat template; it can be used with /v1/completions.", "messages"
             )
         inline = self.options.inline_characters
+        text = None
+        # Short texts don't make a short work: they may be many, and templates are programs of others.
         if sum(len(str(message.get("content", ""))) for message in messages) <= inline:
-            text = self.model.template.render(messages)
-        else:
+            text = self.model.template.render_briefly(messages)
+        if text is None:
             text = await trio.to_thread.run_sync(self.model.template.render, messages)
         # the template writes the special tokens itself
         return await encode(text, self.tokenizer, self.info, "messages", add_special=False, inline=inline)
@@ -205,6 +212,10 @@ class Engine:
         self._draining = True
         if not self._live:
             self._drained.set()
+
+    def begin_cut_off(self) -> None:
+        """Count requests that are left from now on as cut off by a shutdown, which has no more time for them."""
+        self.leaving = "shutdown"
 
     async def wait_drained(self) -> None:
         """Wait until, after ``begin_drain``, the last request has left."""

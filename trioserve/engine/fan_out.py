@@ -14,6 +14,7 @@ from trioserve.abc import DeviceInfo, Tokenizer
 from trioserve.engine.choice import Choice, Place, PromptUsage
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.prompts import resolve_max_tokens
+from trioserve.engine.ranking import Ranking
 from trioserve.engine.ticket import Mailbox, Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
@@ -26,26 +27,36 @@ from trioserve.text.pipeline import ChoiceText
 
 @attrs.define(eq=False)
 class FanOut:
-    """The choices of one request, in index order, and a group for each prompt."""
+    """The choices of one request, in index order, and a group for each prompt.
+
+    With best_of these are the candidates, and ``ranking`` makes choices of them; without, it is None.
+    """
 
     request_id: str
     params: SamplingParams
     options: EngineOptions
     prompts: list[array[int]]
     usage: list[PromptUsage]
+    prediction: array[int] | None = None
+    """"i" token ids that the answers may repeat."""
     choices: list[Choice] = attrs.field(factory=list, init=False)
     groups: list[Group] = attrs.field(factory=list, init=False)
+    ranking: Ranking | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.params.ranked:
+            self.ranking = Ranking(self.params.n, self.params.candidates, len(self.prompts))
 
     @property
     def replicates(self) -> bool:
         """Greedy choices are all the same: they are decoded once for each prompt (FAN-6)."""
-        return self.params.greedy and self.params.n > 1 and self.options.limits.greedy_n == "replicate"
+        return self.params.greedy and self.params.candidates > 1 and self.options.limits.greedy_n == "replicate"
 
     def places(self) -> list[Place]:
         """Index, seed and shared tokens of every choice, prompt-major: index = p * n + j (FAN-4)."""
-        n = self.params.n
+        count = self.params.candidates
         return [
-            Place(p * n + j, seed, usage.prompt_tokens if j else 0)
+            Place(p * count + j, seed, usage.prompt_tokens if j else 0)
             for p, usage in enumerate(self.usage)
             for j, seed in enumerate(self._seeds())
         ]
@@ -64,21 +75,33 @@ class FanOut:
         Raises:
             ParamError: a prompt and the tokens requested for it are over the context.
         """
-        n, places = self.params.n, self.places()
+        count, places = self.params.candidates, self.places()
+        lookup = self.options.looks_up(info) if self.params.prompt_lookup is None else self.params.prompt_lookup
         stop_ids = frozenset[int]() if self.params.ignore_eos else tokenizer.eos_ids
         for p, prompt in enumerate(self.prompts):
             specs: list[ChoiceSpec] = []
-            for j in range(1 if self.replicates else n):
+            for j in range(1 if self.replicates else count):
                 own = self.params.of_choice(j)
-                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info)
-                first = p * n + j
-                mine = tuple(places[first : first + n] if self.replicates else places[first : first + 1])
+                param = self._max_tokens_param(j)
+                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info, param)
+                first = p * count + j
+                mine = tuple(places[first : first + count] if self.replicates else places[first : first + 1])
                 ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
                 text = ChoiceText(tokenizer, self.params.stop)
                 own_watch = watch.choice(len(prompt), max_tokens, copies=len(mine))
-                self.choices.append(Choice(self.request_id, mine, ticket, text, self.usage[p], verdict, own_watch))
-                specs.append(_spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids))
-            self.groups.append(Group(id=f"{self.request_id}-{p}", prompt=prompt, choices=tuple(specs)))
+                self.choices.append(
+                    Choice(self.request_id, mine, ticket, text, self.usage[p], verdict, own_watch, self.ranking)
+                )
+                specs.append(_spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids, logprobs=self.params.ranked))
+            self.groups.append(
+                Group(
+                    id=f"{self.request_id}-{p}",
+                    prompt=prompt,
+                    choices=tuple(specs),
+                    prompt_lookup=lookup,
+                    prediction=self.prediction,
+                )
+            )
 
     def _seeds(self) -> list[int]:
         """The seeds of one more prompt's choices; j counts inside it. Seeded or not is decided before the offset.
@@ -88,19 +111,25 @@ class FanOut:
         base = self.params.seed if self.params.seeded else None
         if base is None:
             base = self.options.pick_seed()
-        seeds = [child_seed(base, j) for j in range(self.params.n)]
+        seeds = [child_seed(base, j) for j in range(self.params.candidates)]
         for j, own in enumerate(self.params.choice_params):
             if own.seed is not None:
                 seeds[j] = self.options.pick_seed() if own.seed == -1 else own.seed
         return seeds
 
+    def _max_tokens_param(self, j: int) -> str:
+        own = self.params.choice_params
+        return f"choice_params.{j}.max_tokens" if own and own[j].max_tokens is not None else "max_tokens"
+
     def _uid(self, prompt: int, j: int) -> Uid:
         if len(self.prompts) > 1:
             return Uid(f"{j}_{self.request_id}-{prompt}")
-        return Uid(self.request_id if self.params.n == 1 else f"{j}_{self.request_id}")
+        return Uid(self.request_id if self.params.candidates == 1 else f"{j}_{self.request_id}")
 
 
-def _spec(uid: Uid, own: ChoiceParams, seed: int, max_tokens: int, stop_ids: frozenset[int]) -> ChoiceSpec:
+def _spec(
+    uid: Uid, own: ChoiceParams, seed: int, max_tokens: int, stop_ids: frozenset[int], *, logprobs: bool
+) -> ChoiceSpec:
     # Engine.generate has resolved the temperature, and the rest has defaults
     assert own.temperature is not None
     assert own.top_p is not None
@@ -115,4 +144,5 @@ def _spec(uid: Uid, own: ChoiceParams, seed: int, max_tokens: int, stop_ids: fro
         min_p=own.min_p,
         max_tokens=max_tokens,
         stop_ids=stop_ids,
+        logprobs=logprobs,
     )

@@ -21,7 +21,7 @@ from trioserve.engine.choice import Choice, PromptUsage
 from trioserve.engine.fan_out import FanOut
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Submit
-from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode
+from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode, encode_prediction
 from trioserve.engine.snapshot import RequestSnapshot
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
@@ -46,6 +46,9 @@ class Generation(trio.abc.ReceiveChannel[Event]):
     Events of the choices interleave as they are made; each choice ends with one ChoiceFinished; after the last
     one the channel ends. Leaving the block early aborts what still runs.
 
+    With ``best_of`` above n, nothing is said of a prompt before all its candidates have finished; then come its n best,
+    whole, the best with the lowest index.
+
     Raises (on leaving the block):
         EngineClosedError: the engine ended before the answer did.
         ChoiceFailedError: a choice failed; its siblings were aborted.
@@ -67,7 +70,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._engine = engine
         self._raw_prompts = as_prompts(prompt)
         self._default_max_tokens = default_max_tokens
-        self._total = params.n * len(self._raw_prompts)
+        self._total = params.candidates * len(self._raw_prompts)
         self._verdict = Verdict(params, self._total, self.cancel)
         self._watch: RequestWatch
         self._usage: list[PromptUsage] = []
@@ -121,6 +124,8 @@ class Generation(trio.abc.ReceiveChannel[Event]):
     def cancel_choice(self, index: int) -> None:
         """End one choice with the finish reason "cancelled"; its siblings go on, but for copies of it.
 
+        With ``best_of`` above n, ``index`` is that of a candidate: p * best_of + c.
+
         Raises:
             IndexError: there is no such choice.
         """
@@ -145,6 +150,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             alias=self.alias,
             age_s=trio.current_time() - self._watch.began,
             n=self.n,
+            best_of=self.params.candidates,
             prompts=len(self._raw_prompts),
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
@@ -154,35 +160,32 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         )
 
     async def __aenter__(self) -> Self:
-        watch = RequestWatch(self._engine.observers, self.n, self._total)
+        watch = RequestWatch(self._engine.observers, self.params, self._total)
         try:
             self._engine.enter(self)
         except TrioserveError as error:
-            watch.not_entered(error)
+            watch.not_entered(error, self._engine.leaving)
             raise
         self._watch = watch
         try:
             prompts = [await self._tokenize(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
             self._usage = [PromptUsage(len(tokens)) for tokens in prompts]
-            fan_out = FanOut(self.request_id, self.params, self._engine.options, prompts, self._usage)
+            prediction = await self._tokenize_prediction()
+            fan_out = FanOut(self.request_id, self.params, self._engine.options, prompts, self._usage, prediction)
             if self.params.max_tokens != 0:
                 await self._submit(fan_out)
             nursery = await self._nursery_manager.__aenter__()
         except BaseException as error:
             self._release()
             self._engine.leave(self)
-            self._watch.not_entered(error)
+            self._watch.not_entered(error, self._engine.leaving)
             raise
         self._cancel_scope = nursery.cancel_scope
         with self._events:
             for choice in fan_out.choices:
                 nursery.start_soon(choice.run, self._events.clone(), name=f"choice {choice.ticket.uid}")
             if self.params.max_tokens == 0:
-                # every choice is finished before it starts, and costs no step
-                for place in fan_out.places():
-                    self._watch.choice(len(prompts[place.index // self.n]), 0).finished("length", 0)
-                    usage = ChoiceUsage(completion_tokens=0, shared_tokens=place.shared_tokens)
-                    self._events.send_nowait(ChoiceFinished(place.index, "length", usage, place.seed))
+                self._finish_all(fan_out)
         return self
 
     async def __aexit__(
@@ -203,7 +206,18 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         finally:
             self._engine.leave(self)
             longest = max((choice.completion_tokens for choice in self._choices), default=0)
-            self._watch.ended(longest, self._count(finished=False), failure)
+            self._watch.ended(longest, self._count(finished=False), failure, self._engine.leaving)
+
+    def _finish_all(self, fan_out: FanOut) -> None:
+        """Of no tokens every choice is finished before it starts, and costs no step."""
+        endings: list[Event] = []
+        for place in fan_out.places():
+            prompt_tokens = self._usage[place.index // self.params.candidates].prompt_tokens
+            self._watch.choice(prompt_tokens, 0).finished("length", 0)
+            usage = ChoiceUsage(completion_tokens=0, shared_tokens=place.shared_tokens)
+            endings.append(ChoiceFinished(place.index, "length", usage, place.seed))
+        for event in endings if fan_out.ranking is None else fan_out.ranking.feed(endings):
+            self._events.send_nowait(event)
 
     def _release(self) -> None:
         """Give everything back: synchronous, idempotent, never refused."""
@@ -223,6 +237,12 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             return await encode(prompt, self._engine.tokenizer, info, param, inline=inline)
         await trio.lowlevel.checkpoint()
         return check_ids(prompt, self._engine.tokenizer, info, param)
+
+    async def _tokenize_prediction(self) -> array[int] | None:
+        text, engine = self.params.prediction, self._engine
+        if text is None:
+            return None
+        return await encode_prediction(text, engine.tokenizer, engine.info, inline=engine.options.inline_characters)
 
     async def _submit(self, fan_out: FanOut) -> None:
         """Submit all groups or none, and wait for the answer to that (FAN-10)."""

@@ -23,6 +23,7 @@ from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Abort, Cancel, Drained, Mail, Submit
 from trioserve.engine.ticket import Mailbox, Ticket
 from trioserve.errors import QueueFullError, TrioserveError
+from trioserve.sched.commit import Drafted
 from trioserve.sched.group import Group, Uid
 from trioserve.sched.outbox import Progress
 from trioserve.sched.state import SchedulerStatistics
@@ -115,12 +116,13 @@ class GrouplessScheduler:
         self._members: dict[Uid, _Member] = {}
         self._groups = 0
         self._computed = self._cached = self._generated = 0
+        self._drafted = Drafted(0, 0)
 
     def __repr__(self) -> str:
         return f"<GrouplessScheduler {len(self._members)} choices>"
 
     def statistics(self) -> SchedulerStatistics:
-        """What is known on this side; pages and steps are the engine's own, and 0 here."""
+        """What is known on this side; pages, steps and how many drafts there were are the engine's own, and 0 here."""
         stages = Counter(member.stage for member in self._members.values())
         return SchedulerStatistics(
             running=stages["running"],
@@ -137,6 +139,9 @@ class GrouplessScheduler:
             prompt_tokens_cached=self._cached,
             tokens_recomputed=0,
             tokens_generated=self._generated,
+            drafts=0,
+            draft_tokens=self._drafted.accepted + self._drafted.rejected,
+            draft_tokens_accepted=self._drafted.accepted,
         )
 
     def check(self) -> None:
@@ -254,6 +259,8 @@ class GrouplessScheduler:
 
     def _count(self, member: _Member, progress: Progress) -> None:
         self._generated += len(progress.token_ids)
+        if progress.drafted is not None:
+            self._drafted += progress.drafted
         if progress.admitted is not None and not member.gate.is_open:
             # once for each prompt, as everywhere (FAN-8)
             self._cached += progress.admitted.cached_tokens

@@ -15,9 +15,9 @@ import attrs
 from trioserve.errors import TrioserveError
 from trioserve.events import FinishReason
 
-AbortCause = Literal["left", "failed", "closed"]
-"""Why choices were aborted: their caller left (FAN-25), another choice of the request failed (FAN-23), or the engine
-ended."""
+AbortCause = Literal["left", "failed", "shutdown", "closed"]
+"""Why choices were aborted: their caller left (FAN-25), another choice of the request failed (FAN-23), a shutdown had
+no more time for them, or the engine ended."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,6 +41,8 @@ class RequestReport:
 
     n: int
     """Choices per prompt."""
+    best_of: int
+    """Candidates per prompt: n, if not more were asked for. Each of them is told like a choice."""
     longest_tokens: int
     """The most tokens that any of its choices has generated."""
     aborted_choices: int

@@ -20,7 +20,9 @@ from trioserve.engine.groupless import ChoiceEngine, GrouplessScheduler
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.scheduler import Scheduler
+from trioserve.engine.threads import default_threads
 from trioserve.engine.ticket import Mailbox
+from trioserve.errors import ParamError
 from trioserve.model.cache import default_cache_dir
 from trioserve.model.load import load_model
 from trioserve.model.loaded import LoadedModel
@@ -60,17 +62,22 @@ def open_engine(
     def load() -> Loaded:
         found = resolve(model, cache=options.cache_dir or default_cache_dir(), progress=options.progress)
         loaded = load_model(found, progress=options.progress)
+        warnings = loaded.warnings
+        try:
+            obstacle = None if device is not None else _cpu_obstacle(loaded, options)
+            if obstacle is not None and options.device == "auto":
+                warnings += (f"The model runs on the slow reference device: {obstacle}.",)
+            used = device if device is not None else _load_device(loaded, options, obstacle)
+        finally:
+            loaded.weights.close()
         info = ModelInfo(
             id=loaded.name,
             tokenizer=loaded.tokenizer,
             template=loaded.template,
             default_temperature=loaded.default_temperature,
-            warnings=loaded.warnings,
+            warnings=warnings,
         )
-        try:
-            return info, device if device is not None else _load_device(loaded, options)
-        finally:
-            loaded.weights.close()
+        return info, used
 
     async def load_in_thread() -> Loaded:
         # abandoned on cancel: fetching a model can take minutes, and leaves nothing half done behind
@@ -79,18 +86,39 @@ def open_engine(
     return EngineBlock(load_in_thread, options)
 
 
-def _load_device(loaded: LoadedModel, options: EngineOptions) -> Device:
-    from trioserve.device.reference import ReferenceDevice
-
+def _load_device(loaded: LoadedModel, options: EngineOptions, obstacle: str | None) -> Device:
     context_length = loaded.spec.context_length if options.context_length is None else options.context_length
-    return ReferenceDevice.load(
-        loaded,
-        page_size=options.page_size,
-        page_count=options.pages_for(context_length),
-        context_length=context_length,
-        threads=options.threads,
-        progress=options.progress,
+    page_count = options.pages_for(context_length)
+    threads = options.threads or default_threads()
+    if options.device == "cpu" and obstacle is not None:
+        raise ParamError(f"The device cpu can't run this model: {obstacle}.", "device")
+    if options.device == "reference" or obstacle is not None:
+        from trioserve.device.reference import ReferenceDevice
+
+        return ReferenceDevice.load(
+            loaded,
+            page_size=options.page_size,
+            page_count=page_count,
+            context_length=context_length,
+            threads=threads,
+            progress=options.progress,
+        )
+    from trioserve.device.cpu import CpuDevice
+
+    return CpuDevice.load(
+        loaded, page_count=page_count, context_length=context_length, threads=threads, progress=options.progress
     )
+
+
+def _cpu_obstacle(loaded: LoadedModel, options: EngineOptions) -> str | None:
+    """Why the CPU device can't be used, as a sentence without its full stop; None if it can."""
+    from trioserve_kernels.cpu.library import PAGE_TOKENS
+
+    from trioserve.device.cpu import unsupported
+
+    if options.page_size != PAGE_TOKENS:
+        return f"the CPU device has pages of {PAGE_TOKENS} tokens, not {options.page_size}"
+    return unsupported(loaded)
 
 
 class EngineBlock(AbstractAsyncContextManager[Engine]):

@@ -18,7 +18,10 @@ from trioserve.params import Limits, at_least, is_finite
 from trioserve.sched.state import SchedulerOptions
 
 MAX_N_CEILING = 16384
+MAX_THREADS = 1024
 DEFAULT_KV_TOKENS = 32768
+# Of a device that doesn't say how many rows cost hardly more than one, if a request asks for drafts all the same.
+DEFAULT_LOOKUP_ROWS = 8
 # Seeds that the engine picks stay exact in programs that read JSON numbers as doubles.
 PICKED_SEED_BITS = 53
 
@@ -29,6 +32,12 @@ def _check_limits(_: object, attribute: attrs.Attribute[Limits], limits: Limits)
         raise ParamError(f"max_n must be between 1 and {MAX_N_CEILING}, got {limits.max_n}.", "max_n")
     if limits.max_choices < 1:
         raise ParamError(f"max_choices must be at least 1, got {limits.max_choices}.", "max_choices")
+
+
+def _check_threads(_: object, attribute: attrs.Attribute[int], threads: int) -> None:
+    # the runtime of OpenMP ends the process when the system refuses it a thread
+    if not 1 <= threads <= MAX_THREADS:
+        raise ParamError(f"threads must be between 1 and {MAX_THREADS}, got {threads}.", "threads")
 
 
 def pick_seed() -> int:
@@ -44,10 +53,10 @@ class EngineOptions:
         ParamError: a value is out of range.
     """
 
-    device: Literal["auto", "reference"] = "auto"
+    device: Literal["auto", "cpu", "reference"] = "auto"
     """Which device runs the model; auto takes the fastest that the machine has."""
-    threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(1)))
-    """CPU threads of the device; None: the device's own choice."""
+    threads: int | None = attrs.field(default=None, validator=attrs.validators.optional(_check_threads))
+    """CPU threads of the device; None: one for each physical core that the process may use (see default_threads)."""
     context_length: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(2)))
     """Tokens per sequence at most; None: what the model was made for."""
     page_size: int = attrs.field(default=16, validator=at_least(1))
@@ -67,6 +76,13 @@ class EngineOptions:
     max_overtaken_s: float = attrs.field(default=2.0, validator=is_finite)
     """How long requests that find more in the prefix cache, or fit where a large one does not, may start before a
     waiting one that came earlier: seconds from the first that does. 0: first in, first out."""
+    prompt_lookup: bool | None = None
+    """Take drafts from prompts and answers, unless a request says otherwise; None: if the device says that it pays."""
+    lookup_tokens: int = attrs.field(default=4, validator=at_least(1))
+    """Tokens of a draft at most."""
+    lookup_rows: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(0)))
+    """Rows that decodes and drafts may have in one step together; 0: no drafts at all, whoever asks for them. None:
+    what the device suggests, or else 8."""
     limits: Limits = attrs.field(factory=Limits, validator=_check_limits)
     inline_characters: int = attrs.field(default=2000, validator=at_least(0))
     """Longer prompts are tokenized in a thread: this many characters take about a millisecond."""
@@ -94,4 +110,10 @@ class EngineOptions:
             max_batch_tokens=self.max_batch_tokens or info.batch_tokens,
             prefix_cache=self.prefix_cache,
             max_overtaken_s=self.max_overtaken_s,
+            lookup_rows=(info.free_rows or DEFAULT_LOOKUP_ROWS) if self.lookup_rows is None else self.lookup_rows,
+            lookup_tokens=self.lookup_tokens,
         )
+
+    def looks_up(self, info: DeviceInfo) -> bool:
+        """Whether drafts are taken from prompts and answers where a request does not say, on a loaded device."""
+        return info.free_rows > 0 if self.prompt_lookup is None else self.prompt_lookup

@@ -78,7 +78,29 @@ async def encode(
     return check_ids(ids, tokenizer, info, param)
 
 
-def resolve_max_tokens(requested: int | None, default: int | None, prompt_tokens: int, info: DeviceInfo) -> int:
+async def encode_prediction(text: str, tokenizer: Tokenizer, info: DeviceInfo, *, inline: int) -> array[int]:
+    """The ids of a text that answers may repeat; an empty one has none.
+
+    Raises:
+        ParamError: it is not valid Unicode, or longer than any answer can be.
+    """
+    if not text:
+        await trio.lowlevel.checkpoint()
+        return array("i")
+    try:
+        return await encode(text, tokenizer, info, "prediction", add_special=False, inline=inline)
+    except ContextLengthError as error:
+        raise ParamError(
+            f"The prediction is longer than any answer: this model's maximum context length is "
+            f"{error.context_length} tokens.",
+            "prediction",
+            "context_length_exceeded",
+        ) from None
+
+
+def resolve_max_tokens(
+    requested: int | None, default: int | None, prompt_tokens: int, info: DeviceInfo, param: str
+) -> int:
     """How many tokens a choice may have.
 
     A number that the caller asked for must fit the context; a default takes what room there is.
@@ -93,8 +115,8 @@ def resolve_max_tokens(requested: int | None, default: int | None, prompt_tokens
         raise ParamError(
             f"This model's maximum context length is {info.context_length} tokens. However, you requested "
             f"{prompt_tokens + requested} tokens ({prompt_tokens} in the prompt, {requested} in the completion). "
-            "Please reduce the prompt or max_tokens.",
-            "max_tokens",
+            "Please reduce the prompt or the completion.",
+            param,
             "context_length_exceeded",
         )
     return requested

@@ -16,7 +16,7 @@ import trio
 
 from trioserve.engine.messages import Abort, Cancel, Drained, Mail, Submit
 from trioserve.engine.ticket import Mailbox, Ticket
-from trioserve.errors import TrioserveError
+from trioserve.errors import ParamError, TrioserveError
 from trioserve.sched.commit import Delivery
 from trioserve.sched.group import Uid
 from trioserve.sched.state import SchedulerState, SchedulerStatistics
@@ -98,10 +98,12 @@ class Scheduler:
         """All groups or none: a request is never half admitted."""
         now = trio.current_time()
         taken: list[Uid] = []
-        for group in submit.groups:
+        for p, group in enumerate(submit.groups):
             try:
                 self._state.submit(group, now)
             except TrioserveError as error:
+                if isinstance(error, ParamError) and len(submit.groups) > 1:
+                    error.rename({"prompt": f"prompt.{p}"})
                 for uid in taken:
                     self._state.abort(uid)
                 for ticket in submit.tickets:

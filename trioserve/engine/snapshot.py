@@ -20,6 +20,8 @@ class RequestSnapshot:
     """Seconds since it was entered."""
     n: int
     """Choices per prompt."""
+    best_of: int
+    """Candidates per prompt: n, if not more were asked for. They are the choices counted below."""
     prompts: int
     prompt_tokens: int
     """Each prompt counted once; 0 while they are tokenized."""

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from trioserve.engine.messages import Abort, Cancel, Drained, Mail, Submit
-from trioserve.errors import EngineClosedError
+from trioserve.errors import EngineClosedError, EngineFailedError
 from trioserve.sched.group import Uid
 from trioserve.sched.outbox import Outbox, Progress
 
@@ -46,7 +46,7 @@ class Mailbox:
         """Hand over a submit.
 
         Raises:
-            EngineClosedError: the engine has ended.
+            EngineClosedError: the engine has ended; an EngineFailedError if an error ended it.
         """
         if not self._open:
             raise self.closed_error()
@@ -67,9 +67,7 @@ class Mailbox:
 
     def closed_error(self) -> EngineClosedError:
         """The error for whoever still wants something of an engine that has ended."""
-        error = EngineClosedError()
-        error.__cause__ = self.fault
-        return error
+        return EngineClosedError() if self.fault is None else EngineFailedError(self.fault)
 
     def close(self) -> None:
         """Take nothing more, and refuse the submits that were not looked at. Idempotent."""
@@ -131,7 +129,7 @@ class Ticket:
         """The next message for the choice task.
 
         Raises:
-            EngineClosedError: the engine ended before the choice did.
+            EngineClosedError: the engine ended before the choice did; an EngineFailedError if an error ended it.
         """
         try:
             progress = await self._receive.receive()

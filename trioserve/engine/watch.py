@@ -11,6 +11,7 @@ import trio
 from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
 from trioserve.errors import EngineClosedError, TrioserveError
 from trioserve.events import FinishReason
+from trioserve.params import SamplingParams
 from trioserve.sched.outbox import Progress
 
 
@@ -72,7 +73,7 @@ class RequestWatch:
     """Measures one request, from its entering on."""
 
     _observers: tuple[Observer, ...]
-    _n: int
+    _params: SamplingParams
     _choices: int
     began: float = attrs.field(factory=trio.current_time, init=False)
 
@@ -80,28 +81,31 @@ class RequestWatch:
         """The watch of one of its choices, or of several that are copies of one another."""
         return ChoiceWatch(self._observers * copies, self.began, prompt_tokens, max_tokens)
 
-    def not_entered(self, error: BaseException) -> None:
+    def not_entered(self, error: BaseException, leaving: AbortCause) -> None:
         """It ended before it could run: it was refused, or its caller has left already."""
         if isinstance(error, TrioserveError):
             for observer in self._observers:
                 observer.request_refused(error)
         else:
-            self.ended(0, self._choices, error)
+            self.ended(0, self._choices, error, leaving)
 
-    def ended(self, longest_tokens: int, aborted_choices: int, error: BaseException | None) -> None:
-        """It was left; ``error`` is what the engine or a choice raised, if anything."""
+    def ended(
+        self, longest_tokens: int, aborted_choices: int, error: BaseException | None, leaving: AbortCause
+    ) -> None:
+        """It was left; ``error`` is what the engine or a choice raised, if anything, else ``leaving`` says why."""
         report = RequestReport(
-            n=self._n,
+            n=self._params.n,
+            best_of=self._params.candidates,
             longest_tokens=longest_tokens,
             aborted_choices=aborted_choices,
-            abort_cause=_cause(error) if aborted_choices else None,
+            abort_cause=_cause(error, leaving) if aborted_choices else None,
         )
         for observer in self._observers:
             observer.request_ended(report)
 
 
-def _cause(error: BaseException | None) -> AbortCause:
+def _cause(error: BaseException | None, leaving: AbortCause) -> AbortCause:
     if isinstance(error, EngineClosedError):
         return "closed"
     # Cancelled and KeyboardInterrupt are no Exceptions
-    return "failed" if isinstance(error, Exception) else "left"
+    return "failed" if isinstance(error, Exception) else leaving

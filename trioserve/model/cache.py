@@ -69,14 +69,28 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 
 
 def find_cached(name: str, cache: Path) -> Path | None:
-    """The folder of a model in the cache, or None."""
+    """The folder of a model in the cache, or None.
+
+    Raises:
+        ModelError: the cache can't be read.
+    """
     folder = cache / "models" / _key(name)
-    return folder if folder.is_dir() else None
+    with _reading(cache):
+        return folder if folder.is_dir() else None
 
 
 def list_cached(cache: Path) -> tuple[CachedModel, ...]:
-    """The models in the cache, by name."""
-    folders = sorted((cache / "models").glob("*"))
+    """The models in the cache, by name.
+
+    Raises:
+        ModelError: the cache can't be read.
+    """
+    with _reading(cache):
+        try:
+            # not glob(), which takes a folder that it can't read for an empty one
+            folders = sorted(path for path in (cache / "models").iterdir() if path.is_dir())
+        except FileNotFoundError:
+            folders = []
     return tuple(CachedModel("/".join(path.name.split("--", 2)), path, folder_bytes(path)) for path in folders)
 
 
@@ -168,6 +182,14 @@ def _locked(name: str, cache: Path, progress: Progress) -> Iterator[None]:
             progress("waiting for another process that downloads it", 0, None)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _reading(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise fault(cache, f"can't be read: {error}") from error
 
 
 @contextlib.contextmanager

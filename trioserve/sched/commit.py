@@ -5,10 +5,12 @@ Owns: Delivery, and applying a result. Must not know: how the step was chosen.
 
 from __future__ import annotations
 
+from array import array
+
 import attrs
 
 from trioserve.events import FinishReason
-from trioserve.sched.flight import Flight
+from trioserve.sched.flight import Draft, Flight
 from trioserve.sched.group import Uid
 from trioserve.sched.roster import Roster
 from trioserve.sched.sequence import Choice
@@ -26,6 +28,19 @@ class Admitted:
 
 
 @attrs.frozen
+class Drafted:
+    """What came of the drafts of a choice."""
+
+    accepted: int
+    """Draft tokens that were right, each of which is one token more for the same step."""
+    rejected: int
+    """Draft tokens that were wrong, or came after the end. They are in no other count."""
+
+    def __add__(self, more: Drafted) -> Drafted:
+        return Drafted(self.accepted + more.accepted, self.rejected + more.rejected)
+
+
+@attrs.frozen
 class Delivery:
     """What one step means for one choice."""
 
@@ -37,6 +52,10 @@ class Delivery:
     """The choice has ended; nothing more is delivered to it."""
     stop_id: int | None = None
     """The drawn token id that ended it; it is also the last of its token ids."""
+    logprobs: tuple[float, ...] = ()
+    """Of its token ids, one for one, if the choice asked for them."""
+    drafted: Drafted | None = None
+    """If there was a draft."""
 
 
 def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]:
@@ -47,13 +66,24 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
     _land(roster, flight)
     news = _admissions(flight)
     deliveries: list[Delivery] = []
-    for choice, token_id in zip(flight.draws, result.token_ids, strict=True):
+    end = 0
+    for choice in flight.draws:
+        draft = flight.drafts.get(choice) if flight.drafts else None
+        row, end = end, end + 1 if draft is None else end + 1 + len(draft)
         # by identity: the uid may be another choice's by now
-        if not choice.ended:
-            finish = _draw(roster, choice, token_id)
-            stop_id = token_id if finish == "stop" else None
-            admitted = news.pop(choice, None)
-            deliveries.append(Delivery(choice.spec.uid, admitted, (token_id,), finish, stop_id))
+        if choice.ended:
+            continue
+        token_ids: tuple[int, ...]
+        if draft is None:
+            token_ids, drafted = (result.token_ids[row],), None
+            finish = _draw(roster, choice, token_ids[0])
+        else:
+            token_ids, finish = _verify(roster, choice, draft, result.token_ids[row:end])
+            drafted = Drafted(len(token_ids) - 1, end - row - len(token_ids))
+        stop_id = token_ids[-1] if finish == "stop" else None
+        admitted = news.pop(choice, None)
+        logprobs = tuple(result.logprobs[row : row + len(token_ids)]) if choice.spec.logprobs else ()
+        deliveries.append(Delivery(choice.spec.uid, admitted, token_ids, finish, stop_id, logprobs, drafted))
     deliveries += [Delivery(choice.spec.uid, admitted) for choice, admitted in news.items()]
     return deliveries
 
@@ -64,6 +94,10 @@ def _land(roster: Roster, flight: Flight) -> None:
     totals.steps += 1
     for sequence, count in flight.spans:
         sequence.in_flight = False
+        if sequence.drafted:
+            totals.drafts += 1
+            totals.draft_tokens += sequence.drafted
+            sequence.drafted = 0
         sequence.computed += count
         new = sequence.reach()
         totals.tokens_recomputed += count - new
@@ -106,3 +140,26 @@ def _draw(roster: Roster, choice: Choice, token_id: int) -> FinishReason | None:
     else:
         sequence.generated.append(token_id)
     return finish
+
+
+def _verify(
+    roster: Roster, choice: Choice, draft: Draft, drawn: array[int]
+) -> tuple[tuple[int, ...], FinishReason | None]:
+    """Give a choice what was drawn after its last token and after each token of its draft, as far as it counts.
+
+    A token counts if all tokens before it are those of the choice: the first one always, and the next as long as what
+    was drawn is what was guessed. Returns those, and the reason if the last of them ends the choice.
+    """
+    sequence = choice.sequence
+    kept = 1
+    finish = _draw(roster, choice, drawn[0])
+    while finish is None and kept <= len(draft) and drawn[kept - 1] == draft[kept - 1]:
+        # its keys and values are in the pages: the step has computed them for the draft
+        sequence.computed += 1
+        roster.totals.draft_tokens_accepted += 1
+        finish = _draw(roster, choice, drawn[kept])
+        kept += 1
+    sequence.reach()
+    if finish is None:
+        roster.memory.trim(sequence)
+    return tuple(drawn[:kept]), finish

@@ -12,6 +12,9 @@ import attrs
 from trioserve.sched.sequence import Choice, Sequence
 from trioserve.step import RowArrays, SpanArrays, StepPlan
 
+Draft = tuple[int, ...]
+"""Token ids that a sequence may go on with, guessed."""
+
 
 @attrs.define(eq=False, repr=False)
 class Flight:
@@ -22,9 +25,11 @@ class Flight:
     budget: int
     """Tokens that may still be added."""
     spans: list[tuple[Sequence, int]] = attrs.field(factory=list)
-    """For each span of the plan: its sequence and number of tokens."""
+    """For each span of the plan: its sequence and number of tokens, without drafts."""
     draws: list[Choice] = attrs.field(factory=list)
-    """For each row of the plan: its choice."""
+    """The choices that draw. In this order they have the rows of the plan: one each, and one for each drafted token."""
+    drafts: dict[Choice, Draft] = attrs.field(factory=dict)
+    """Those of them that have a draft."""
     sources: list[Sequence] = attrs.field(factory=list)
     """Pinned prompts that are forked in this step."""
     admitted: list[Sequence] = attrs.field(factory=list)
@@ -34,21 +39,30 @@ class Flight:
     _rows: RowArrays = attrs.field(factory=RowArrays)
 
     def __repr__(self) -> str:
-        return f"<Flight {self.number}: {len(self.spans)} spans, {len(self.draws)} rows>"
+        return f"<Flight {self.number}: {len(self.spans)} spans, {len(self._rows.tokens)} rows>"
 
-    def add(self, sequence: Sequence) -> None:
-        """Compute the next tokens of a resident, as many as the budget allows, and draw if that is all of them."""
+    def add(self, sequence: Sequence, draft: Draft = ()) -> None:
+        """Compute the next tokens of a resident, as many as the budget allows, and draw if that is all of them.
+
+        With a draft, for a decode only: compute that too, and draw after each of its tokens as well.
+        """
         count = min(sequence.behind, self.budget)
         self.budget -= count
         sequence.in_flight = True
         self.spans.append((sequence, count))
         start, end = sequence.computed, sequence.computed + count
         arrays = self._span_arrays
+        last = len(arrays.tokens) + count - 1
         if start + 1 == sequence.length and sequence.generated:
             # a decode, which has all its pages and computes the last token drawn: spared the copies of a chunk
             arrays.tokens.append(sequence.generated[-1])
             arrays.positions.append(start)
             arrays.pages.extend(sequence.pages)
+            if draft:
+                arrays.tokens.extend(draft)
+                arrays.positions.extend(range(end, end + len(draft)))
+                self.budget -= len(draft)
+                sequence.drafted = len(draft)
         else:
             arrays.tokens.extend(sequence.tokens[start:end])
             arrays.positions.extend(range(start, end))
@@ -58,7 +72,12 @@ class Flight:
         if end == sequence.length:
             # a prompt draws the first token of each choice from the same logits (FAN-11)
             for choice in sequence.choices:
-                self._add_row(choice, len(arrays.tokens) - 1, end)
+                self.draws.append(choice)
+                self._add_row(choice, last, end)
+                if draft:
+                    self.drafts[choice] = draft
+                    for ahead in range(1, 1 + len(draft)):
+                        self._add_row(choice, last + ahead, end + ahead)
 
     def hold(self, prompt: Sequence) -> None:
         """A pinned prompt is read by a copy of this step, so its pages must not be given away before it is over."""
@@ -72,7 +91,6 @@ class Flight:
 
     def _add_row(self, choice: Choice, token: int, position: int) -> None:
         spec, rows = choice.spec, self._rows
-        self.draws.append(choice)
         rows.tokens.append(token)
         rows.seeds.append(spec.seed)
         rows.counters.append(position)
@@ -80,17 +98,20 @@ class Flight:
         rows.top_ps.append(spec.top_p)
         rows.top_ks.append(spec.top_k)
         rows.min_ps.append(spec.min_p)
+        rows.logprobs.append(spec.logprobs)
 
     def _shared(self) -> array[int]:
         """Runs of decodes that follow each other and whose prompts fill the same pages: those of a group (FAN-30).
 
+        Only spans of a single token: that lets a device read the pages for all of them with one token each.
         The pages are compared, not taken for granted: a choice that was preempted may have got others back. And
         groups with the same prompt found the same pages in the prefix cache.
         """
         triples = array("i")
         previous_pages = array("i")
         for span, (sequence, count) in enumerate(self.spans):
-            pages = sequence.pages[: sequence.group.whole_pages if count == 1 else 0]
+            is_single = count == 1 and not sequence.drafted
+            pages = sequence.pages[: sequence.group.whole_pages if is_single else 0]
             if pages and pages == previous_pages:
                 if triples and triples[-3] + triples[-2] == span:
                     triples[-2] += 1

@@ -39,6 +39,8 @@ class ChoiceSpec:
     """Tokens to draw at most, 1 or more; prompt and answer fit the model's context."""
     stop_ids: frozenset[int]
     """Token ids that end it."""
+    logprobs: bool = False
+    """Deliver the log-probability of every token."""
 
     def __attrs_post_init__(self) -> None:
         for name, value, low, high in (
@@ -65,6 +67,10 @@ class Group:
     """[P] "i" token ids, P >= 1. Not to be changed afterwards."""
     choices: tuple[ChoiceSpec, ...]
     """In index order: choice j of the prompt is choices[j]."""
+    prompt_lookup: bool = False
+    """Drafts may be taken from the prompt and the answers."""
+    prediction: array[int] | None = None
+    """"i" token ids that the answers may repeat, and drafts are taken from."""
 
     def __attrs_post_init__(self) -> None:
         if not self.prompt:

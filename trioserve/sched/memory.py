@@ -106,6 +106,23 @@ class Memory:
         self.tree.update(match)
         return match.next_page
 
+    def stretch(self, sequence: Sequence, drafted: int, *, take: bool) -> int:
+        """Make room after the last token for so many drafted ones, or for as many as there is room for; returns that.
+
+        Without ``take``, only in the pages that it has.
+        """
+        missing = self.pages_for(sequence.length + drafted) - len(sequence.pages)
+        taken = min(missing, self.available) if take else 0
+        if taken > 0:
+            sequence.pages.extend(self._take(taken))
+        return min(drafted, len(sequence.pages) * self.page_size - sequence.length)
+
+    def trim(self, sequence: Sequence) -> None:
+        """Take back the pages past the last token, which drafts were written to."""
+        needed = self.pages_for(sequence.length)
+        self.pool.release(sequence.pages[needed:])
+        del sequence.pages[needed:]
+
     def remember(self, sequence: Sequence) -> None:
         """Put the whole pages that are computed in the prefix tree."""
         if not (self._prefix_cache and sequence.cacheable):

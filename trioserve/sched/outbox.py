@@ -11,7 +11,7 @@ import attrs
 
 from trioserve.errors import InvariantError
 from trioserve.events import FinishReason
-from trioserve.sched.commit import Admitted, Delivery
+from trioserve.sched.commit import Admitted, Delivery, Drafted
 
 
 @attrs.frozen
@@ -25,6 +25,10 @@ class Progress:
     """In the last message, and only there."""
     stop_id: int | None = None
     """The token id that ended the choice; it is also the last of its token ids."""
+    logprobs: tuple[float, ...] = ()
+    """Of its token ids, one for one, if the choice asked for them."""
+    drafted: Drafted | None = None
+    """If there were drafts."""
     error: Exception | None = None
     """What the engine failed of, for this choice alone; with the finish "error", and only there."""
 
@@ -37,8 +41,10 @@ class Outbox:
     """Tokens that may wait before the choice should be paused."""
     _admitted: Admitted | None = attrs.field(default=None, init=False)
     _token_ids: array[int] = attrs.field(factory=lambda: array("i"), init=False, repr=False)
+    _logprobs: array[float] = attrs.field(factory=lambda: array("d"), init=False, repr=False)
     _finish: FinishReason | None = attrs.field(default=None, init=False)
     _stop_id: int | None = attrs.field(default=None, init=False)
+    _drafted: Drafted | None = attrs.field(default=None, init=False)
     _pending: bool = attrs.field(default=False, init=False)
 
     @property
@@ -62,16 +68,26 @@ class Outbox:
         if delivery.admitted is not None:
             self._admitted = delivery.admitted
         self._token_ids.extend(delivery.token_ids)
+        self._logprobs.extend(delivery.logprobs)
         self._finish = delivery.finish
         self._stop_id = delivery.stop_id
+        if delivery.drafted is not None:
+            self._drafted = delivery.drafted if self._drafted is None else self._drafted + delivery.drafted
         self._pending = True
 
     def take(self) -> Progress | None:
         """Everything that waits, as one message; None if nothing does."""
         if not self._pending:
             return None
-        progress = Progress(self._admitted, tuple(self._token_ids), self._finish, self._stop_id)
-        self._admitted = None
-        del self._token_ids[:]
+        progress = Progress(
+            self._admitted,
+            tuple(self._token_ids),
+            self._finish,
+            self._stop_id,
+            tuple(self._logprobs),
+            self._drafted,
+        )
+        self._admitted = self._drafted = None
+        del self._token_ids[:], self._logprobs[:]
         self._pending = False
         return progress

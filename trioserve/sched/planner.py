@@ -5,7 +5,7 @@ Owns: the policy. Must not know: results, arrays.
 A step is filled in this order:
 
 1. Decodes: every running sequence, oldest first, computes its last token and draws the next. If there are more
-   than may decode at once, they take turns.
+   than may decode at once, they take turns. If they are few, some compute a draft too, and draw several tokens.
 2. Chunks: residents that have more tokens to compute, prompts mostly, take what the budget has left.
 3. Starts: waiting sequences become resident while there are slots, budget and pages. First those of groups that were
    admitted before, strictly in their order; nothing new starts beside one that doesn't fit. Then new groups (see
@@ -21,6 +21,9 @@ What is preempted is a sequence, not a group: its siblings share the prompt's pa
 anyway, and dropping the siblings' own pages too would cost their recomputation for memory that nobody asked for.
 The youngest sequence of the youngest group goes first, so a group shrinks from its end.
 
+Drafts get what nobody else needs: rows that the decodes leave, and pages that are free or cached while nobody waits
+for pages. They are given back when the step is over.
+
 Why something always moves: the oldest sequence that is not paused can take pages from everybody, and a sequence
 is never longer than the pool (see SchedulerState.submit), so it finishes; then another one is the oldest. The
 pages that a start has to leave for those that run are none when nothing runs. A new group waits only for so many to
@@ -29,7 +32,8 @@ overtake it, and then for those that were admitted before.
 
 from __future__ import annotations
 
-from trioserve.sched.flight import Flight
+from trioserve.sched.flight import Draft, Flight
+from trioserve.sched.lookup import Drafter
 from trioserve.sched.prefix import NextPage
 from trioserve.sched.roster import Roster
 from trioserve.sched.sequence import Order, Sequence
@@ -37,12 +41,20 @@ from trioserve.sched.waiting import by_order
 
 
 class Planner:
-    """Chooses steps of ``max_batch_tokens`` tokens at most, with ``slots`` choices that decode."""
+    """Chooses steps of ``max_batch_tokens`` tokens at most, with ``slots`` choices that decode.
 
-    def __init__(self, roster: Roster, slots: int, max_batch_tokens: int) -> None:
+    Decodes and drafts together have ``lookup_rows`` rows at most if there are any drafts, which have ``lookup_tokens``
+    tokens at most.
+    """
+
+    def __init__(
+        self, roster: Roster, *, slots: int, max_batch_tokens: int, lookup_rows: int, lookup_tokens: int
+    ) -> None:
         self._roster = roster
         self._slots = slots
         self._max_batch_tokens = max_batch_tokens
+        self._lookup_rows = lookup_rows
+        self._lookup_tokens = lookup_tokens
         self._last_turn: Order = (-1, -1)
 
     def plan(self, number: int, now: float) -> Flight | None:
@@ -54,14 +66,48 @@ class Planner:
         return flight if flight.spans else None
 
     def _add_decodes(self, flight: Flight) -> None:
+        decodes = self._grow_decodes()
+        spare = self._lookup_rows - len(decodes)
+        for place, sequence in enumerate(decodes):
+            if spare <= 0:
+                flight.add(sequence)
+                continue
+            # an even share, of which the next ones get what it leaves
+            draft = self._draft(sequence, -(-spare // (len(decodes) - place)))
+            spare -= len(draft)
+            flight.add(sequence, draft)
+
+    def _grow_decodes(self) -> list[Sequence]:
+        """Those that decode in this step, oldest first, with room for their next token."""
         ready = [sequence for sequence in self._roster.residents if sequence.behind == 1 and not sequence.paused]
+        decodes: list[Sequence] = []
         # once, but for the case that all whose turn it is had to give their pages to older ones
-        while ready and not flight.spans:
+        while ready and not decodes:
             for sequence in self._take_turns(ready):
                 # its pages may have been taken for an older one just now
                 if sequence.pages and self._grow(sequence):
-                    flight.add(sequence)
+                    # the younger ones can't take them any more
+                    sequence.in_flight = True
+                    decodes.append(sequence)
             ready = [sequence for sequence in ready if sequence.pages]
+        return decodes
+
+    def _draft(self, sequence: Sequence, most: int) -> Draft:
+        """What the next tokens of a decode may be; there is room for them. ``most`` at most, and none past its end."""
+        lookup = sequence.group.lookup
+        if lookup is None or sequence.is_prompt:
+            return ()
+        (choice,) = sequence.choices
+        # one token is drawn after the last of the draft
+        most = min(most, self._lookup_tokens, choice.end - sequence.length - 1)
+        if most <= 0:
+            return ()
+        if sequence.drafter is None:
+            sequence.drafter = Drafter(lookup, self._lookup_tokens)
+        draft = sequence.drafter.draft(sequence.generated, most)
+        # pages go to those who wait for them first
+        take = len(self._roster.waiting) == 0
+        return draft[: self._roster.memory.stretch(sequence, len(draft), take=take)] if draft else ()
 
     def _take_turns(self, ready: list[Sequence]) -> list[Sequence]:
         """Those of ``ready`` that decode in this step, oldest first."""

@@ -18,6 +18,7 @@ import attrs
 
 from trioserve.errors import InvariantError
 from trioserve.sched.group import Group, Uid
+from trioserve.sched.lookup import PromptLookup
 from trioserve.sched.memory import Memory
 from trioserve.sched.sequence import NEW, Choice, LiveGroup, Sequence
 from trioserve.sched.waiting import Waiting, by_order
@@ -34,6 +35,9 @@ class Totals:
     prompt_tokens_cached: int = 0
     tokens_recomputed: int = 0
     tokens_generated: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    draft_tokens_accepted: int = 0
 
 
 class Roster:
@@ -55,6 +59,8 @@ class Roster:
         prompt_tokens = len(group.prompt)
         match = self.memory.tree.match(group.prompt)
         live = LiveGroup(self.totals.groups, group.prompt, prompt_tokens // self.memory.page_size, match, now)
+        if group.prompt_lookup or group.prediction:
+            live.lookup = PromptLookup(group.prompt, ngrams=group.prompt_lookup, prediction=group.prediction)
         self.totals.groups += 1
         prompt = Sequence(live, NEW, array("i"), [])
         for index, spec in enumerate(group.choices):
@@ -171,8 +177,11 @@ class Roster:
         pages_for = self.memory.pages_for
         if not 0 <= sequence.computed <= sequence.length:
             raise InvariantError(f"{sequence} has more tokens computed than known")
-        if not pages_for(max(1, sequence.computed)) <= len(sequence.pages) <= pages_for(sequence.length):
+        most = pages_for(sequence.length + sequence.drafted)
+        if not pages_for(max(1, sequence.computed)) <= len(sequence.pages) <= most:
             raise InvariantError(f"{sequence} has the wrong number of pages")
+        if sequence.drafted and not sequence.in_flight:
+            raise InvariantError(f"{sequence} has drafts outside of a step")
         if not sequence.choices and not sequence.in_flight:
             raise InvariantError(f"{sequence} holds pages that nobody needs")
 

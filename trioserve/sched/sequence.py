@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 
 from trioserve.sched.group import ChoiceSpec
+from trioserve.sched.lookup import Drafter, PromptLookup
 from trioserve.sched.prefix import Match
 
 Order = tuple[int, int]
@@ -42,6 +43,8 @@ class LiveGroup:
     """When, in seconds."""
     overtaken: float | None = None
     """When a group that was submitted later was first admitted before it, in seconds; None: none was."""
+    lookup: PromptLookup | None = None
+    """Where drafts for its choices come from; None: it gets none."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when the prompt was first scheduled; None before."""
     waited_s: float = 0.0
@@ -90,6 +93,11 @@ class Sequence:
     """All its choices are."""
     in_flight: bool = False
     """A plan without a result computes it or copies from it, so it keeps its pages."""
+    drafter: Drafter | None = None
+    """Made when there is a first chance for a draft."""
+    drafted: int = 0
+    """Draft tokens after its own that the step in flight computes. They have places in its pages, which are its alone:
+    what is written there is worth something only as far as the drafts turn out right."""
 
     def __repr__(self) -> str:
         name = f"of new group {self.group.number}" if self.is_new else self.order

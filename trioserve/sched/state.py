@@ -56,6 +56,10 @@ class SchedulerOptions:
     max_overtaken_s: float = attrs.field(default=2.0, validator=is_finite)
     """Seconds from when a waiting group is first overtaken, after which it never is again (see waiting.py). 0: first
     in, first out."""
+    lookup_rows: int = 0
+    """Rows that decodes and drafts may have in one step together; 0: no drafts at all."""
+    lookup_tokens: int = 4
+    """Tokens of a draft at most."""
 
     def __attrs_post_init__(self) -> None:
         for name, value in (
@@ -64,9 +68,12 @@ class SchedulerOptions:
             ("max_running", self.max_running),
             ("max_queued", self.max_queued),
             ("max_batch_tokens", self.max_batch_tokens),
+            ("lookup_tokens", self.lookup_tokens),
         ):
             if value < 1:
                 raise ParamError(f"{name} must be at least 1, got {value}.", name)
+        if self.lookup_rows < 0:
+            raise ParamError(f"lookup_rows must be at least 0, got {self.lookup_rows}.", "lookup_rows")
 
     @property
     def slots(self) -> int:
@@ -74,7 +81,16 @@ class SchedulerOptions:
 
         A quarter of a step is never theirs, so that prompts are computed at that rate at least, however many decode.
         """
-        return min(self.max_running, max(1, self.max_batch_tokens * 3 // 4))
+        return min(self.max_running, self._decode_tokens)
+
+    @property
+    def draft_rows(self) -> int:
+        """``lookup_rows``, as far as drafts leave prompts that quarter too."""
+        return min(self.lookup_rows, self._decode_tokens)
+
+    @property
+    def _decode_tokens(self) -> int:
+        return max(1, self.max_batch_tokens * 3 // 4)
 
 
 @attrs.frozen(kw_only=True)
@@ -107,6 +123,12 @@ class SchedulerStatistics:
     """Tokens computed again after a preemption; in no other count."""
     tokens_generated: int
     """Tokens drawn and delivered."""
+    drafts: int
+    """Drafts that were tried."""
+    draft_tokens: int
+    """Tokens of those."""
+    draft_tokens_accepted: int
+    """Those of them that were right, each of which has saved a step."""
 
 
 class SchedulerState:
@@ -120,7 +142,13 @@ class SchedulerState:
         self.options = options
         memory = Memory(options.page_size, options.page_count, prefix_cache=options.prefix_cache)
         self._roster = Roster(memory, options.max_overtaken_s)
-        self._planner = Planner(self._roster, options.slots, options.max_batch_tokens)
+        self._planner = Planner(
+            self._roster,
+            slots=options.slots,
+            max_batch_tokens=options.max_batch_tokens,
+            lookup_rows=options.draft_rows,
+            lookup_tokens=options.lookup_tokens,
+        )
         self._flight: Flight | None = None
         self._plan: StepPlan | None = None
         self._plans = 0
@@ -210,8 +238,10 @@ class SchedulerState:
         flight = self._flight
         if flight is None or plan is not self._plan or result.number != plan.number:
             raise InvariantError(f"the result of step {result.number} came for plan {plan.number} during {flight}")
-        if len(result.token_ids) != len(flight.draws):
+        if len(result.token_ids) != len(plan.rows.tokens):
             raise InvariantError(f"{flight} got {len(result.token_ids)} tokens")
+        if len(result.logprobs) != len(plan.rows.tokens) and (result.logprobs or any(plan.rows.logprobs)):
+            raise InvariantError(f"{flight} got {len(result.logprobs)} log-probabilities")
         self._flight = self._plan = None
         return commit(self._roster, flight, result)
 

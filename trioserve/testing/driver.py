@@ -23,6 +23,7 @@ class Row:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    logprobs: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +62,7 @@ def make_plan(spans: Sequence[Span], *, number: int = 0, copies: Sequence[tuple[
             plan.rows.top_ps.append(row.top_p)
             plan.rows.top_ks.append(row.top_k)
             plan.rows.min_ps.append(row.min_p)
+            plan.rows.logprobs.append(row.logprobs)
     return plan
 
 

@@ -13,7 +13,7 @@ from trioserve.abc import DeviceInfo
 from trioserve.engine.engine import ModelInfo
 from trioserve.engine.open import EngineBlock
 from trioserve.engine.options import EngineOptions
-from trioserve.testing.device import Draw, FakeDevice, Script
+from trioserve.testing.device import Draw, FakeDevice, Score, Script, varied_score
 from trioserve.testing.tokenizer import EOS, ByteTokenizer
 from trioserve.text.template import ChatTemplate
 
@@ -61,6 +61,8 @@ def open_fake_engine(
     context_length: int = 4096,
     page_count: int = 1024,
     step_seconds: float = 0.01,
+    free_rows: int = 0,
+    score: Score = varied_score,
 ) -> tuple[EngineBlock, FakeDevice]:
     """An engine block over a FakeDevice that runs ``script``, and the device, to look at what it was asked."""
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
@@ -70,8 +72,9 @@ def open_fake_engine(
         context_length=context_length,
         page_size=options.page_size,
         page_count=page_count,
+        free_rows=free_rows,
     )
-    device = FakeDevice(script, info, step_seconds)
+    device = FakeDevice(script, info, step_seconds, score)
     template = ChatTemplate(FAKE_TEMPLATE, bos_token="", eos_token="<|eos|>")
     model = ModelInfo(id=FAKE_MODEL, tokenizer=tokenizer, template=template)
 

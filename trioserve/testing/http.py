@@ -224,6 +224,11 @@ class RawClient:
             raise
         return cls(connecting)
 
+    @property
+    def port(self) -> int:
+        """The client's own TCP port."""
+        return int(self._socket.getsockname()[1])
+
     def __enter__(self) -> Self:
         return self
 

@@ -13,13 +13,19 @@ from typing import Final, NoReturn
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from trioserve.errors import ModelError, ParamError
-from trioserve.text.metering import METER, Meter
+from trioserve.text.metering import METER, Meter, WorkError
 from trioserve.text.sandbox import Sandbox
 
 MAX_SOURCE_LENGTH: Final = 2**18
 """Characters of a template; real ones have some 30,000 at most."""
+BRIEF_STEPS: Final = 10_000
+"""Steps of a rendering that is brief. A step can take up to 2 microseconds; a message takes some tens of them."""
 _MAX_ERROR_LENGTH: Final = 1000
 _PROBE_STEPS: Final = 100_000
+
+
+class _OutOfStepsError(ParamError):
+    """A template needs more work than it may."""
 
 
 class _RaisedError(TemplateError):
@@ -91,18 +97,27 @@ class ChatTemplate:
             ParamError: the template refuses these messages, fails on them, or needs more work or room than it may;
                 ``param`` is "messages".
         """
+        variables = {**self._conversation(messages), "add_generation_prompt": add_generation_prompt, "tools": tools}
+        if now is not None:
+            variables["strftime_now"] = now.strftime
+        return self._generate(variables, self._max_steps)
+
+    def render_briefly(self, messages: Sequence[Mapping[str, object]]) -> str | None:
+        """``render(messages)``, or None if that takes more than a few milliseconds. Raises what that raises."""
+        variables = {**self._conversation(messages), "add_generation_prompt": True, "tools": None}
+        if self._max_steps <= BRIEF_STEPS:
+            return self._generate(variables, self._max_steps)
+        try:
+            return self._generate(variables, BRIEF_STEPS)
+        except _OutOfStepsError:
+            return None
+
+    def _conversation(self, messages: Sequence[Mapping[str, object]]) -> dict[str, object]:
         if not self._writes_null:
             messages = [
                 {**message, "content": ""} if message.get("content", "") is None else message for message in messages
             ]
-        variables: dict[str, object] = {
-            "messages": messages,
-            "add_generation_prompt": add_generation_prompt,
-            "tools": tools,
-        }
-        if now is not None:
-            variables["strftime_now"] = now.strftime
-        return self._generate(variables, self._max_steps)
+        return {"messages": messages}
 
     def _generate(self, variables: Mapping[str, object], steps: int) -> str:
         parts = []
@@ -116,8 +131,9 @@ class ChatTemplate:
         except _RaisedError as error:
             raise ParamError(str(error)[:_MAX_ERROR_LENGTH], "messages") from error
         except Exception as error:  # a template is a program of others: it can raise anything
+            failure = _OutOfStepsError if isinstance(error, WorkError) else ParamError
             text = f"The model's chat template can't write these messages: {_one_line(error)}."
-            raise ParamError(text[:_MAX_ERROR_LENGTH], "messages") from error
+            raise failure(text[:_MAX_ERROR_LENGTH], "messages") from error
         return "".join(parts)
 
     def _can_write_null(self) -> bool:

@@ -13,7 +13,7 @@ from quart_trio.wrappers import TrioResponse
 from werkzeug.exceptions import HTTPException
 
 from trioserve.engine.engine import Engine
-from trioserve.errors import EngineStoppingError, QueueFullError, TrioserveError
+from trioserve.errors import EngineStoppingError, GenerationError, InternalError, QueueFullError, TrioserveError
 from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
 from trioserve.web.routes import Routes, given_request_id, json_response
@@ -32,6 +32,7 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
         ("/health", "GET", routes.health),
         ("/version", "GET", routes.version),
         ("/metrics", "GET", routes.scrape),
+        ("/openapi.json", "GET", routes.openapi),
         ("/v1/engine", "GET", routes.snapshot),
         ("/v1/models", "GET", routes.models),
         ("/v1/models/<path:name>", "GET", routes.model),
@@ -54,8 +55,10 @@ async def refuse(error: TrioserveError) -> TrioResponse:
     response = json_response(body, status)
     if isinstance(error, (QueueFullError, EngineStoppingError)):
         response.headers["retry-after"] = str(error.retry_after)
-    if status >= 500:
-        logger.error("%s %s: %s", request.method, request.path, error)
+    # the engine has logged a choice that failed, with its traceback
+    if status >= 500 and not isinstance(error, GenerationError):
+        bug = error if isinstance(error, InternalError) else None
+        logger.error("%s %s: %s", request.method, request.path, error, exc_info=bug)
     return response
 
 

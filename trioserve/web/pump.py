@@ -10,17 +10,20 @@ an event of the stream.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import trio
 
 from trioserve.engine.generation import Generation
-from trioserve.errors import EngineStoppingError, TrioserveError
+from trioserve.errors import EngineStoppingError, InternalError, TrioserveError
 from trioserve.wire.answer import AnswerBuilder
 from trioserve.wire.chunks import PING, ChunkBuilder, error_event
 
 # One batch being written and one ready. More would only be memory between a slow reader and the scheduler.
 WIRE_BATCHES = 2
+
+logger = logging.getLogger(__name__)
 
 
 async def fold(generation: Generation, builder: AnswerBuilder) -> bytes:
@@ -65,6 +68,8 @@ async def pump(
         except TrioserveError as error:
             if not admitted:
                 raise
+            if isinstance(error, InternalError):
+                logger.error("request %s failed", block.request_id, exc_info=error)
             await wire.send(error_event(error))
 
 

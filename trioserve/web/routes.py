@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
@@ -18,7 +19,8 @@ from quart_trio.wrappers import TrioResponse
 from trioserve.engine.engine import Engine
 from trioserve.engine.generation import Generation
 from trioserve.engine.prompts import Prompt
-from trioserve.errors import EngineStoppingError, RequestNotFoundError
+from trioserve.engine.snapshot import EngineSnapshot
+from trioserve.errors import EngineStoppingError, ParamError, RequestNotFoundError
 from trioserve.params import Limits
 from trioserve.version import __version__
 from trioserve.web.exchange import exchange
@@ -30,7 +32,9 @@ from trioserve.wire.answer import AnswerBuilder
 from trioserve.wire.calls import Call
 from trioserve.wire.chunks import ChunkBuilder
 from trioserve.wire.decode import DEFAULT_COMPLETION_TOKENS, check_model, parse_chat, parse_completion
+from trioserve.wire.line import json_line
 from trioserve.wire.models import HEALTH, ModelCard, cancelled_body, engine_body, model_body, models_body, version_body
+from trioserve.wire.openapi.document import Served, build_document
 from trioserve.wire.tally import Head, Kind
 
 # Decoding this much takes about a millisecond; more is done in a thread, so that the event loop stays free.
@@ -61,6 +65,16 @@ def given_request_id() -> str | None:
     return given if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable() else None
 
 
+@contextmanager
+def as_written(names: Mapping[str, str]) -> Iterator[None]:
+    """Let the errors of the body name the fields of a request by ``names``, as their caller wrote them."""
+    try:
+        yield
+    except ParamError as error:
+        error.rename(names)
+        raise
+
+
 @attrs.frozen(kw_only=True)
 class _Job:
     """A call, ready for the engine."""
@@ -80,6 +94,7 @@ class _Job:
             n=generation.n,
             prompt_tokens=tuple(prompt.prompt_tokens for prompt in generation.prompts),
             echo_texts=self.echo_texts,
+            ranked=self.call.params.ranked,
         )
 
     def chunk_builder(self, generation: Generation) -> ChunkBuilder:
@@ -97,6 +112,8 @@ class Routes:
         self._engine = engine
         self._options = options
         self._metrics = metrics
+        # made when somebody asks for it
+        self._document: bytes | None = None
         self._card = ModelCard(id=engine.model.id, created=int(time.time()), max_model_len=engine.info.context_length)
 
     async def health(self) -> TrioResponse:
@@ -108,6 +125,18 @@ class Routes:
     async def scrape(self) -> TrioResponse:
         body, content_type = self._metrics.exposition(request.headers.get("accept", ""))
         return TrioResponse(body, content_type=content_type)
+
+    async def openapi(self) -> TrioResponse:
+        if self._document is None:
+            served = Served(
+                version=__version__,
+                models=(self._card.id,),
+                limits=self._engine.options.limits,
+                slow_reader_timeout_s=self._options.send_stall_timeout,
+                engine=EngineSnapshot,
+            )
+            self._document = json_line(build_document(served))
+        return json_response(self._document)
 
     async def snapshot(self) -> TrioResponse:
         return json_response(engine_body(self._engine.snapshot()))
@@ -168,6 +197,10 @@ class Routes:
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
     async def _run(self, job: _Job) -> TrioResponse:
+        with as_written(job.call.names):
+            return await self._answer(job)
+
+    async def _answer(self, job: _Job) -> TrioResponse:
         if not job.call.stream:
             with exchange().closing_scope():
                 async with job.generation as generation:

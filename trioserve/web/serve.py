@@ -48,6 +48,7 @@ async def serve(
             status=access.status,
             bytes=access.sent_bytes,
             seconds=round(access.seconds, 3),
+            client=access.client_address,
         )
 
     async def drain_when_told() -> None:
@@ -63,6 +64,7 @@ async def serve(
             listeners=listeners,
             shutdown=shutdown,
             log_access=log_access,
+            before_closing=engine.begin_cut_off,
             task_status=task_status,
         )
         nursery.cancel_scope.cancel()

@@ -44,6 +44,10 @@ class ShutdownSignal(Protocol):
         ...
 
 
+def do_nothing() -> None:
+    """What a server does before it closes, if it is told of nothing else."""
+
+
 async def serve_app(
     app: QuartTrio,
     options: ServeOptions,
@@ -51,6 +55,7 @@ async def serve_app(
     listeners: Listeners | None = None,
     shutdown: ShutdownSignal | None = None,
     log_access: Callable[[Access], None] = log_nothing,
+    before_closing: Callable[[], None] = do_nothing,
     task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve ``app`` over HTTP/1.1 until a shutdown has run its course, or for ever.
@@ -66,6 +71,7 @@ async def serve_app(
         app: gets the configuration that this server needs (see prepare_app).
         listeners: bound before, with the same options; closed in the end. None: bind now.
         log_access: called once for every finished exchange; must not raise.
+        before_closing: called in a shutdown, before requests that are left are told to end; must not raise.
         task_status: started with the addresses that are listened on.
 
     Raises:
@@ -78,7 +84,7 @@ async def serve_app(
     _allow_open_files(options.max_connections + _OTHER_FILES)
     with bind(options) if listeners is None else listeners as bound:
         task_status.started(bound.addresses)
-        await _Server(app, options, bound, log_access).serve(shutdown)
+        await _Server(app, options, bound, log_access, before_closing).serve(shutdown)
 
 
 def hypercorn_config(options: ServeOptions) -> Config:
@@ -94,12 +100,18 @@ def hypercorn_config(options: ServeOptions) -> Config:
 
 class _Server:
     def __init__(
-        self, app: QuartTrio, options: ServeOptions, listeners: Listeners, log_access: Callable[[Access], None]
+        self,
+        app: QuartTrio,
+        options: ServeOptions,
+        listeners: Listeners,
+        log_access: Callable[[Access], None],
+        before_closing: Callable[[], None],
     ) -> None:
         self._app = ASGIWrapper(app)
         self._options = options
         self._listeners = listeners
         self._state = ServerState(log_access)
+        self._before_closing = before_closing
         self._config = hypercorn_config(options)
         # Hypercorn's view of the server: ``terminated`` is set while it drains
         self._context = WorkerContext(None)
@@ -164,6 +176,7 @@ class _Server:
             connection.drain()
         closing_time = min(CLOSING_TIME, graceful_timeout)
         await trio.sleep(graceful_timeout - closing_time)
+        self._before_closing()
         self._state.begin_closing()
         await trio.sleep(closing_time)
         self._serving.cancel()

@@ -35,6 +35,14 @@ class Access:
     client: tuple[str, int] | None
     """Address and port; None on a unix socket."""
 
+    @property
+    def client_address(self) -> str:
+        """The client as a log names it: "127.0.0.1:51234", "[::1]:51234", or "unix" on a unix socket."""
+        if self.client is None:
+            return "unix"
+        host, port = self.client
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 def log_nothing(access: Access) -> None:
     """The access log of those who don't want one."""

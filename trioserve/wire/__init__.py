@@ -10,6 +10,7 @@ In the order of the data path:
     chunks, answer     the same events as a stream of chunks, or as one answer
     errors, models     the bodies of everything else
     line               how all of it is encoded
+    openapi            all of it described, for programs
 
 Nothing here awaits, reads a clock, or knows HTTP beyond status codes.
 """

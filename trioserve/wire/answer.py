@@ -42,12 +42,16 @@ class AnswerBuilder:
                 "created": head.created,
                 "model": head.model,
                 "choices": [
-                    {"index": event.index, **self._said(event.index), **ending_fields(event)}
+                    {"index": event.index, **self._said(event.index), **ending_fields(event), **self._score(event)}
                     for event in self._tally.endings()
                 ],
                 "usage": self._tally.usage(),
             }
         )
+
+    def _score(self, event: ChoiceFinished) -> dict[str, object]:
+        """What a choice was ranked by (FAN-32). Extends OpenAI's format."""
+        return {"mean_logprob": event.mean_logprob} if self._head.ranked else {}
 
     def _said(self, index: int) -> dict[str, object]:
         text = "".join(self._texts[index])

@@ -29,6 +29,8 @@ class Call:
     """The last chunk tells the usage of the request. Only with ``stream``."""
     continuous_usage: bool
     """Every chunk tells the usage so far of its choice. Only with ``include_usage``."""
+    names: Mapping[str, str] = attrs.field(factory=dict)
+    """What the request calls a parameter of the engine, where it has another name for it."""
 
 
 @attrs.frozen(kw_only=True)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from trioserve.errors import ModelNotFoundError, ParamError
-from trioserve.params import Limits
+from trioserve.params import INT32_MAX, Limits
 from trioserve.wire import neutral
 from trioserve.wire.body import open_body
 from trioserve.wire.calls import ChatCall, CompletionCall
 from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
-from trioserve.wire.options import take_params, take_streaming
+from trioserve.wire.options import check_best_of, take_params, take_prediction, take_streaming
 from trioserve.wire.prompts import build_prompts, split_prompts
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -33,8 +33,10 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     fields = open_body(body)
     model = fields.required_text("model")
     streaming = take_streaming(fields)
-    params = take_params(fields, _take_chat_max_tokens(fields))
+    max_tokens, max_tokens_name = _take_chat_max_tokens(fields)
+    params = take_params(fields, max_tokens, take_prediction(fields))
     limits.check(params, prompts=1)
+    check_best_of(params, streaming)
     neutral.take_neutral(fields, neutral.CHAT)
     neutral.take_labels(fields, neutral.CHAT_LABELS)
     messages = fields.array("messages")
@@ -47,6 +49,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
         stream=streaming.stream,
         include_usage=streaming.include_usage,
         continuous_usage=streaming.continuous_usage,
+        names={"prompt": "messages", "max_tokens": max_tokens_name},
         messages=build_messages(messages, "messages"),
     )
 
@@ -61,9 +64,6 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     params = take_params(fields, fields.integer("max_tokens", None))
-    best_of = fields.integer("best_of", params.n)
-    if best_of != params.n:
-        raise ParamError(f"best_of other than n is not supported by this server, got {best_of}.", "best_of")
     echo = fields.flag("echo")
     neutral.take_neutral(fields, neutral.COMPLETION)
     neutral.take_labels(fields, neutral.COMPLETION_LABELS)
@@ -73,6 +73,7 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
         raise fields.missing("prompt")
     prompts = split_prompts(prompt)
     limits.check(params, len(prompts))
+    check_best_of(params, streaming)
     return CompletionCall(
         model=model,
         params=params,
@@ -90,17 +91,17 @@ def check_model(name: str, served: Sequence[str]) -> None:
         raise ModelNotFoundError(shorten(name), tuple(served))
 
 
-def _take_chat_max_tokens(fields: Fields) -> int | None:
-    """``max_completion_tokens``, or its older name ``max_tokens``; of both, the smaller one counts.
+def _take_chat_max_tokens(fields: Fields) -> tuple[int | None, str]:
+    """``max_completion_tokens``, or its older name ``max_tokens``; of both, the smaller one counts. And its name.
 
     Unlike a completion, which can echo its prompt, a chat of no tokens would be of no use: 0 is refused.
     """
-    given: list[int] = []
+    given: list[tuple[int, str]] = []
     for name in ("max_completion_tokens", "max_tokens"):
         value = fields.integer(name, None)
         if value is None:
             continue
-        if value < 1:
-            raise ParamError(f"{name} must be at least 1, got {value}.", name)
-        given.append(value)
-    return min(given, default=None)
+        if not 1 <= value <= INT32_MAX:
+            raise ParamError(f"{name} must be between 1 and {INT32_MAX}, got {value}.", name)
+        given.append((value, name))
+    return min(given, default=(None, "max_tokens"))

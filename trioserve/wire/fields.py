@@ -99,10 +99,12 @@ class Fields:
 
     def flag(self, name: str) -> bool:
         """True or false; absent is false."""
+        return self.switch(name) or False
+
+    def switch(self, name: str) -> bool | None:
+        """True or false; absent is neither."""
         value = self.take(name)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
+        if value is not None and not isinstance(value, bool):
             raise self.wrong(name, "true or false", value)
         return value
 

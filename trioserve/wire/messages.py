@@ -55,7 +55,7 @@ def _build_message(fields: Fields) -> Message:
     if role == "assistant":
         calls = _take_tool_calls(fields)
         take_neutral(fields, MESSAGE)
-    message["content"] = _take_content(fields, optional=bool(calls))
+    message["content"] = take_content(fields, optional=bool(calls))
     name = fields.text("name", None)
     if name is not None:
         message["name"] = name
@@ -67,7 +67,12 @@ def _build_message(fields: Fields) -> Message:
     return message
 
 
-def _take_content(fields: Fields, *, optional: bool) -> str:
+def take_content(fields: Fields, *, optional: bool = False) -> str:
+    """``content``: a string, or text parts to join.
+
+    Raises:
+        ParamError: it is neither, or absent and not ``optional``.
+    """
     value = fields.take("content")
     if isinstance(value, str):
         return value

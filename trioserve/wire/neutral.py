@@ -31,7 +31,6 @@ CHAT: Final[Neutral] = {
     "logprobs": (False,),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),

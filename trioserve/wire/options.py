@@ -13,6 +13,7 @@ import attrs
 from trioserve.errors import ParamError
 from trioserve.params import ChoiceParams, SamplingParams, StopWhen
 from trioserve.wire.fields import Fields
+from trioserve.wire.messages import take_content
 from trioserve.wire.neutral import STREAM_OPTIONS, take_neutral
 
 _DEFAULTS: Final = SamplingParams()
@@ -49,14 +50,24 @@ def take_streaming(fields: Fields) -> Streaming:
     return Streaming(stream, include_usage, continuous_usage)
 
 
-def take_params(fields: Fields, max_tokens: int | None) -> SamplingParams:
-    """All that SamplingParams holds, but for max_tokens, whose name and default differ between the endpoints.
+def check_best_of(params: SamplingParams, streaming: Streaming) -> None:
+    """Raise ParamError for a stream of choices that are not known before all candidates have finished (FAN-32)."""
+    if streaming.stream and params.ranked:
+        raise ParamError(
+            f"best_of must be n when stream is true, got best_of = {params.candidates} with n = {params.n}.", "best_of"
+        )
+
+
+def take_params(fields: Fields, max_tokens: int | None, prediction: str | None = None) -> SamplingParams:
+    """All that SamplingParams holds, but for what differs between the endpoints: max_tokens, which has another name
+    and default in each, and prediction, which only a chat has.
 
     Raises:
         ParamError: a value of the wrong type or out of range.
     """
     return SamplingParams(
         n=fields.integer("n", _DEFAULTS.n),
+        best_of=fields.integer("best_of", _DEFAULTS.best_of),
         max_tokens=max_tokens,
         temperature=fields.number("temperature", _DEFAULTS.temperature),
         top_p=fields.number("top_p", _DEFAULTS.top_p),
@@ -68,7 +79,26 @@ def take_params(fields: Fields, max_tokens: int | None) -> SamplingParams:
         choice_params=_take_choice_params(fields),
         stop_when=_take_stop_when(fields),
         choice_errors=_take_choice_errors(fields),
+        prompt_lookup=fields.switch("prompt_lookup"),
+        prediction=prediction,
     )
+
+
+def take_prediction(fields: Fields) -> str | None:
+    """The text of ``prediction``, an object with the type "content".
+
+    Raises:
+        ParamError: it is anything else.
+    """
+    prediction = fields.nested("prediction")
+    if prediction is None:
+        return None
+    kind = prediction.required_text("type")
+    if kind != "content":
+        raise prediction.wrong("type", "'content'", kind)
+    text = take_content(prediction)
+    prediction.finish()
+    return text
 
 
 def _take_choice_params(fields: Fields) -> tuple[ChoiceParams, ...]:

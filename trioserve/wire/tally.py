@@ -29,6 +29,8 @@ class Head:
     """Choices per prompt."""
     prompt_tokens: tuple[int, ...]
     """The length of each prompt."""
+    ranked: bool = False
+    """The choices are the best of more candidates, whose tokens are in the usage (FAN-32)."""
     echo_texts: tuple[str, ...] = ()
     """The text of each prompt if it is to be echoed, else empty."""
 
@@ -76,12 +78,23 @@ class Tally:
         return _usage(self._head.prompt_tokens[index // self._head.n], self._tokens[index])
 
     def usage(self) -> dict[str, object]:
-        """The usage of the request: each prompt counted once, whatever n is. Only once all choices have finished."""
+        """The usage of the request: each prompt counted once, whatever n is. Only once all choices have finished.
+
+        ``discarded_tokens``, of candidates that are no choices (FAN-32), extends OpenAI's format.
+        """
         costs = [event.usage for event in self.endings()]
+        discarded_tokens = sum(cost.discarded_tokens for cost in costs)
+        completion_tokens = sum(cost.completion_tokens for cost in costs) + discarded_tokens
+        discarded = {"discarded_tokens": discarded_tokens} if self._head.ranked else {}
         return {
-            **_usage(sum(self._head.prompt_tokens), sum(cost.completion_tokens for cost in costs)),
+            **_usage(sum(self._head.prompt_tokens), completion_tokens),
             "prompt_tokens_details": {"cached_tokens": sum(cost.cached_tokens for cost in costs)},
-            "completion_tokens_details": {"reasoning_tokens": sum(cost.reasoning_tokens for cost in costs)},
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(cost.reasoning_tokens for cost in costs),
+                "accepted_prediction_tokens": sum(cost.accepted_prediction_tokens for cost in costs),
+                "rejected_prediction_tokens": sum(cost.rejected_prediction_tokens for cost in costs),
+                **discarded,
+            },
         }
 
 
@@ -101,6 +114,8 @@ def ending_fields(event: ChoiceFinished) -> dict[str, object]:
             "reasoning_tokens": event.usage.reasoning_tokens,
             "cached_tokens": event.usage.cached_tokens,
             "shared_tokens": event.usage.shared_tokens,
+            "accepted_prediction_tokens": event.usage.accepted_prediction_tokens,
+            "rejected_prediction_tokens": event.usage.rejected_prediction_tokens,
         },
     }
 

@@ -1,0 +1,1 @@
+"""The CPU kernels: C++ behind a plain C interface, and the few lines that call it."""

@@ -1,0 +1,259 @@
+// Attention of a few queries to the pages of their sequences.
+//
+// Owns: scores, softmax and weighted sums. Must not know: layers, who shares pages with whom and why.
+//
+// Keys are taken in parts of CHUNK_TOKENS; a stretch of STRETCH_CHUNKS such parts is summed up from nothing, and the
+// stretches are folded together in order. Both are cut by position alone, so a query's result does not depend on the
+// queries beside it, nor on whether stretches were computed by one thread or by several. A key that a query may not see
+// has weight 0, which adds nothing, not even a rounding.
+#pragma once
+
+#include "level.h"
+#include "rows.h"
+#include "shapes.h"
+#include "simd.h"
+
+namespace trioserve {
+namespace LEVEL {
+
+// Score of what may not be seen, and the maximum of nothing: finite, so that differences are numbers.
+constexpr float NOTHING = -1e30f;
+
+#if defined(__AVX512F__)
+constexpr int QUERIES_AT_ONCE = 6, PAGES_AT_ONCE = 4, VECTORS_AT_ONCE = 4;
+#elif defined(__AVX2__)
+constexpr int QUERIES_AT_ONCE = 3, PAGES_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
+#else
+constexpr int QUERIES_AT_ONCE = 2, PAGES_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
+#endif
+
+// scores[q][page] = queries[q] . keys[page], Q queries and P pages of keys [head_dim][PAGE]
+template <int Q, int P>
+static void score_tile(const float* const* queries, const uint16_t* const* keys, int head_dim, float* scores) {
+  F sums[Q][P];
+  for (int q = 0; q < Q; q++)
+    for (int p = 0; p < P; p++) sums[q][p] = all(0.0f);
+  for (int d = 0; d < head_dim; d++) {
+    F key[P];
+    for (int p = 0; p < P; p++) key[p] = load_half(keys[p] + d * PAGE);
+    for (int q = 0; q < Q; q++) {
+      const F query = all(queries[q][d]);
+      for (int p = 0; p < P; p++) sums[q][p] = fma(query, key[p], sums[q][p]);
+    }
+  }
+  for (int q = 0; q < Q; q++)
+    for (int p = 0; p < P; p++) store(scores + q * CHUNK_TOKENS + p * PAGE, sums[q][p]);
+}
+
+// totals[q] = totals[q] * factors[q] + weights[q] . values, for V vectors of the head; values of pages [PAGE][head_dim]
+template <int Q, int V>
+static void value_tile(const float* weights, const float* factors, const uint16_t* const* values, int tokens,
+                       int head_dim, float* totals, int stride) {
+  F sums[Q][V];
+  for (int q = 0; q < Q; q++)
+    for (int v = 0; v < V; v++) sums[q][v] = mul(load(totals + q * stride + v * LANES), all(factors[q]));
+  for (int t = 0; t < tokens; t++) {
+    const uint16_t* row = values[t / PAGE] + (t % PAGE) * head_dim;
+    F value[V];
+    for (int v = 0; v < V; v++) value[v] = load_half(row + v * LANES);
+    for (int q = 0; q < Q; q++) {
+      const F weight = all(weights[q * CHUNK_TOKENS + t]);
+      for (int v = 0; v < V; v++) sums[q][v] = fma(weight, value[v], sums[q][v]);
+    }
+  }
+  for (int q = 0; q < Q; q++)
+    for (int v = 0; v < V; v++) store(totals + q * stride + v * LANES, sums[q][v]);
+}
+
+template <int Q>
+static void score_pages(const float* const* queries, const uint16_t* const* keys, int pages, int head_dim,
+                        float* scores) {
+  for (int p = 0; p < pages; p += PAGES_AT_ONCE) {
+    float* to = scores + p * PAGE;
+    switch (pages - p < PAGES_AT_ONCE ? pages - p : PAGES_AT_ONCE) {
+      case 1: score_tile<Q, 1>(queries, keys + p, head_dim, to); break;
+      case 2: score_tile<Q, 2>(queries, keys + p, head_dim, to); break;
+#if defined(__AVX512F__)
+      case 3: score_tile<Q, 3>(queries, keys + p, head_dim, to); break;
+      case 4: score_tile<Q, 4>(queries, keys + p, head_dim, to); break;
+#endif
+    }
+  }
+}
+
+template <int Q>
+static void add_values(const float* weights, const float* factors, const uint16_t* const* values, int tokens,
+                       int head_dim, float* totals, int stride) {
+  for (int d = 0; d < head_dim; d += VECTORS_AT_ONCE * LANES) {
+    const uint16_t* from[CHUNK_PAGES] = {};
+    for (int p = 0; p * PAGE < tokens; p++) from[p] = values[p] + d;
+    const int vectors = (head_dim - d) / LANES;
+    switch (vectors < VECTORS_AT_ONCE ? vectors : VECTORS_AT_ONCE) {
+      case 1: value_tile<Q, 1>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
+      case 2: value_tile<Q, 2>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
+#if defined(__AVX512F__)
+      case 3: value_tile<Q, 3>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
+      case 4: value_tile<Q, 4>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
+#endif
+    }
+  }
+}
+
+#if defined(__AVX512F__)
+#define FOR_QUERIES(count, call)                                          \
+  switch (count) {                                                        \
+    case 1: call(1); break;                                               \
+    case 2: call(2); break;                                               \
+    case 3: call(3); break;                                               \
+    case 4: call(4); break;                                               \
+    case 5: call(5); break;                                               \
+    case 6: call(6); break;                                               \
+  }
+#elif defined(__AVX2__)
+#define FOR_QUERIES(count, call)                                          \
+  switch (count) {                                                        \
+    case 1: call(1); break;                                               \
+    case 2: call(2); break;                                               \
+    case 3: call(3); break;                                               \
+  }
+#else
+#define FOR_QUERIES(count, call)                                          \
+  switch (count) {                                                        \
+    case 1: call(1); break;                                               \
+    case 2: call(2); break;                                               \
+  }
+#endif
+
+INLINE float exp_of(float x) {
+  // most often the largest score stays the largest
+  if (x == 0.0f) return 1.0f;
+  float v[LANES];
+  store(v, exp(all(x)));
+  return v[0];
+}
+
+// Scores of one query, [CHUNK_TOKENS], to weights; only tokens first <= t < last are seen. The factor for what was
+// summed before is returned.
+INLINE float soften(float* scores, int first, int last, float cap, float& maximum, float& weight_sum) {
+  constexpr int VECTORS = CHUNK_TOKENS / LANES;
+  F s[VECTORS];
+  if (last <= first) {
+    for (int v = 0; v < VECTORS; v++) store(scores + v * LANES, all(0.0f));
+    return 1.0f;
+  }
+  if (cap > 0.0f) soft_cap(scores, CHUNK_TOKENS, cap);
+  const bool whole = first <= 0 && last >= CHUNK_TOKENS;
+  static const float lane_numbers[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int v = 0; v < VECTORS; v++) {
+    s[v] = load(scores + v * LANES);
+    if (whole) continue;
+    const F token = add(load(lane_numbers), all((float)(v * LANES)));
+    s[v] = select(less(token, all((float)last)), s[v], all(NOTHING));
+    s[v] = select(less(token, all((float)first)), all(NOTHING), s[v]);
+  }
+  F most = s[0];
+  for (int v = 1; v < VECTORS; v++) most = max(most, s[v]);
+  const float best = largest(most), before = maximum;
+  maximum = best > before ? best : before;
+  F total = all(0.0f);
+  for (int v = 0; v < VECTORS; v++) {
+    const F weight = exp(sub(s[v], all(maximum)));
+    store(scores + v * LANES, weight);
+    total = add(total, weight);
+  }
+  const float factor = exp_of(before - maximum);
+  weight_sum = __builtin_fmaf(weight_sum, factor, sum(total));
+  return factor;
+}
+
+// Take one chunk of keys into the running sums of `count` queries.
+static void attend_chunk(const float* const* queries, const int* first, const int* last, int count,
+                         const uint16_t* const* keys, const uint16_t* const* values, int tokens,
+                         const AttentionShape& shape, float* sums) {
+  const int head_dim = shape.head_dim, stride = shape.state_floats(), pages = (tokens + PAGE - 1) / PAGE;
+  alignas(64) float scores[QUERIES_AT_ONCE * CHUNK_TOKENS];
+  float factors[QUERIES_AT_ONCE];
+  for (int start = 0; start < count; start += QUERIES_AT_ONCE) {
+    const int some = count - start < QUERIES_AT_ONCE ? count - start : QUERIES_AT_ONCE;
+    float* state = sums + (size_t)start * stride;
+#define SCORE(Q) score_pages<Q>(queries + start, keys, pages, head_dim, scores)
+    FOR_QUERIES(some, SCORE)
+#undef SCORE
+    int seen = 0;
+    for (int q = 0; q < some; q++) {
+      float* own = state + q * stride;
+      const int from = first[start + q], to = last[start + q] < tokens ? last[start + q] : tokens;
+      factors[q] = soften(scores + q * CHUNK_TOKENS, from, to, shape.soft_cap, own[0], own[1]);
+      if (from < to && to > seen) seen = to;
+    }
+#define ADD(Q) add_values<Q>(scores, factors, values, seen, head_dim, state + STATE_HEAD, stride)
+    FOR_QUERIES(some, ADD)
+#undef ADD
+  }
+}
+
+#undef FOR_QUERIES
+
+// One stretch of one block for one KV head, from nothing: states [rows x queries per KV head][state_floats].
+static void attend(const AttentionShape& shape, const AttentionRow* rows, int row_count, int shared_chunks,
+                   const uint16_t* layer_pages, int kv_head, int stretch, float* states) {
+  const int per_row = shape.queries_per_head, count = row_count * per_row, stride = shape.state_floats();
+  const float* queries[MOST_QUERIES];
+  int first[MOST_QUERIES], last[MOST_QUERIES];
+  for (int q = 0; q < count; q++) {
+    float* state = states + (size_t)q * stride;
+    state[0] = NOTHING;
+    for (int i = 1; i < stride; i++) state[i] = 0.0f;
+    queries[q] = rows[q / per_row].queries + (kv_head * per_row + q % per_row) * shape.head_dim;
+  }
+  const size_t page = page_halves(shape.kv_heads, shape.head_dim);
+  const size_t head = (size_t)kv_head * 2 * PAGE * shape.head_dim;
+  for (int chunk = stretch * STRETCH_CHUNKS; chunk < (stretch + 1) * STRETCH_CHUNKS; chunk++) {
+    const int start = chunk * CHUNK_TOKENS;
+    for (int r = 0; r < row_count;) {
+      // the rows that read the same pages here
+      int end = r + 1;
+      while (end < row_count && (chunk < shared_chunks || rows[end].pages == rows[r].pages)) end++;
+      int tokens = 0;
+      for (int i = r; i < end; i++) {
+        const int seen = rows[i].position + 1 - start;
+        const int hidden = shape.window > 0 ? rows[i].position + 1 - shape.window - start : 0;
+        for (int q = i * per_row; q < (i + 1) * per_row; q++) first[q] = hidden, last[q] = seen;
+        if (seen > tokens && hidden < CHUNK_TOKENS) tokens = seen;
+      }
+      if (tokens > CHUNK_TOKENS) tokens = CHUNK_TOKENS;
+      if (tokens > 0) {
+        const uint16_t *keys[CHUNK_PAGES] = {}, *values[CHUNK_PAGES] = {};
+        for (int p = 0; p * PAGE < tokens; p++) {
+          keys[p] = layer_pages + page * rows[r].pages[chunk * CHUNK_PAGES + p] + head;
+          values[p] = keys[p] + PAGE * shape.head_dim;
+        }
+        const int q = r * per_row;
+        attend_chunk(queries + q, first + q, last + q, (end - r) * per_row, keys, values, tokens, shape,
+                     states + (size_t)q * stride);
+      }
+      r = end;
+    }
+  }
+}
+
+// Fold a stretch's state into the one before it.
+static void fold(float* state, const float* next, int head_dim) {
+  const float maximum = state[0] > next[0] ? state[0] : next[0];
+  const float a = exp_of(state[0] - maximum), b = exp_of(next[0] - maximum);
+  state[0] = maximum;
+  state[1] = __builtin_fmaf(state[1], a, next[1] * b);
+  for (int d = 0; d < head_dim; d += LANES) {
+    float* to = state + STATE_HEAD + d;
+    store(to, fma(load(to), all(a), mul(load(next + STATE_HEAD + d), all(b))));
+  }
+}
+
+// out = weighted mean, [head_dim]
+static void finish(const float* state, int head_dim, float* out) {
+  const F weight_sum = all(state[1]);
+  for (int d = 0; d < head_dim; d += LANES) store(out + d, div(load(state + STATE_HEAD + d), weight_sum));
+}
+
+}  // namespace LEVEL
+}  // namespace trioserve

@@ -1,0 +1,452 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace trioserve {
+
+namespace {
+
+// Tokens that go through the layers together: so many that weights are read seldom, so few that their activations
+// stay in the second-level cache.
+constexpr int PIECE = 256;
+// Up to this many rows, every member quantises all of them for itself: that takes less time than a barrier.
+constexpr int FEW_ROWS = 4;
+// Rows of logits in memory at a time.
+constexpr int LOGIT_ROWS = 64;
+constexpr int MOST_HEAD_DIM = 256;
+constexpr int HEAD_PANELS_AT_ONCE = 4;
+
+int padded(int width) { return groups_of(width) * GROUP; }
+
+}  // namespace
+
+Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, int threads,
+                 const Level& level)
+    : spec_(weights_.spec),
+      level_(level),
+      team_(threads),
+      weights_(spec),
+      page_count_(page_count),
+      layer_halves_(page_halves(spec.kv_heads, spec.head_dim) * (size_t)page_count),
+      x_stride_(padded(spec.embedding_dim)),
+      q_stride_(padded(spec.heads * spec.head_dim)),
+      h_stride_(padded(spec.feed_forward_dim)),
+      logits_stride_(panels_of(spec.vocab_size) * PANEL),
+      frequencies_(frequencies, frequencies + spec.rope_dim / 2),
+      pages_(layer_halves_ * (size_t)spec.layers * sizeof(uint16_t)),
+      q_((size_t)PIECE * q_stride_ * sizeof(float)),
+      mixed_((size_t)PIECE * q_stride_ * sizeof(float)),
+      h_((size_t)PIECE * h_stride_ * sizeof(float)),
+      angles_((size_t)PIECE * spec.rope_dim * sizeof(float)),
+      logits_((size_t)LOGIT_ROWS * logits_stride_ * sizeof(float)) {
+  for (int i = 0; i < spec.layers; i++) weights_.layers[(size_t)i].has_window = has_window[i];
+  const int widest = std::max({x_stride_, q_stride_, h_stride_});
+  const auto tiles = [&](int columns) {
+    return Tiles{Buffer((size_t)columns * widest),
+                 Buffer((size_t)columns * (widest / GROUP) * SUMMARIES * sizeof(float))};
+  };
+  tiles_ = tiles(PIECE);
+  const size_t state_floats = (size_t)(STATE_HEAD + spec.head_dim) * MOST_QUERIES;
+  for (int i = 0; i < threads; i++) {
+    own_.push_back(std::make_unique<Own>());
+    own_.back()->row = Buffer((size_t)widest * sizeof(float));
+    own_.back()->states = Buffer(2 * state_floats * sizeof(float));
+    own_.back()->tiles = tiles(FEW_ROWS);
+    own_.back()->scratch = Buffer((size_t)level.sampler_scratch(spec.vocab_size) * sizeof(float));
+  }
+}
+
+Outcome Decoder::run(const Step& step) {
+  if (!is_valid(step)) return Outcome::BAD_STEP;
+  reserve(step);
+  stopped_ = false;
+  no_token_.store(false, std::memory_order_relaxed);
+  copy_pages(step);
+  for (int first = 0; first < step.token_count && !stopped_; first += PIECE) {
+    plan_blocks(step, first, std::min(PIECE, step.token_count - first));
+    team_.run([&](int member) { forward(step, member); });
+  }
+  if (stopped_) return Outcome::INTERRUPTED;
+  return no_token_.load(std::memory_order_relaxed) ? Outcome::NO_TOKEN : Outcome::DONE;
+}
+
+// Whatever is in a step, no memory but the decoder's own is touched.
+bool Decoder::is_valid(const Step& step) const {
+  const auto within = [](const int32_t* values, int count, int end) {
+    return std::all_of(values, values + count, [&](int32_t v) { return v >= 0 && v < end; });
+  };
+  if (!within(step.copies, 2 * step.copy_count, page_count_) || !within(step.tokens, step.token_count, spec_.vocab_size) ||
+      !within(step.row_tokens, step.row_count, step.token_count) || step.starts[0] != 0 || step.page_starts[0] != 0 ||
+      step.starts[step.span_count] != step.token_count)
+    return false;
+  for (int s = 0; s < step.span_count; s++) {
+    const int start = step.starts[s], count = step.starts[s + 1] - start;
+    const int first_page = step.page_starts[s], pages = step.page_starts[s + 1] - first_page;
+    if (count < 1 || pages < 1 || !within(step.positions + start, count, pages * PAGE) ||
+        !within(step.pages + first_page, pages, page_count_))
+      return false;
+  }
+  for (int g = 0; g < step.group_count; g++) {
+    const int first = step.shared[3 * g], count = step.shared[3 * g + 1], pages = step.shared[3 * g + 2];
+    if (first < 0 || count < 0 || pages < 0 || first > step.span_count - count) return false;
+    for (int s = first; s < first + count; s++)
+      if (step.page_starts[s + 1] - step.page_starts[s] < pages) return false;
+  }
+  return true;
+}
+
+void Decoder::reserve(const Step& step) {
+  x_.reserve((size_t)step.token_count * x_stride_ * sizeof(float));
+  span_of_token_.resize((size_t)step.token_count);
+  for (int s = 0; s < step.span_count; s++)
+    for (int t = step.starts[s]; t < step.starts[s + 1]; t++) span_of_token_[(size_t)t] = s;
+  wanted_.clear();
+  first_draw_.clear();
+  for (int r = 0; r < step.row_count; r++)
+    if (wanted_.empty() || wanted_.back() != step.row_tokens[r]) {
+      wanted_.push_back(step.row_tokens[r]);
+      first_draw_.push_back(r);
+    }
+  first_draw_.push_back(step.row_count);
+}
+
+void Decoder::copy_pages(const Step& step) {
+  const size_t halves = page_halves(spec_.kv_heads, spec_.head_dim);
+  for (int c = 0; c < step.copy_count; c++)
+    for (int l = 0; l < spec_.layers; l++) {
+      uint16_t* pages = layer_pages(l);
+      memcpy(pages + halves * (size_t)step.copies[2 * c + 1], pages + halves * (size_t)step.copies[2 * c],
+             halves * sizeof(uint16_t));
+    }
+}
+
+// Cut the tokens [first, first + count) into blocks: tokens of one span, or spans of a group with shared pages.
+void Decoder::plan_blocks(const Step& step, int first, int count) {
+  piece_first_ = first;
+  piece_count_ = count;
+  rows_.clear();
+  blocks_.clear();
+  block_of_row_.clear();
+  most_stretches_ = 1;
+  const int per_row = spec_.heads / spec_.kv_heads, most_rows = std::max(1, BLOCK_QUERIES / per_row);
+  std::vector<std::pair<int, int>> group_of_span((size_t)step.span_count, {-1, 0});
+  for (int g = 0; g < step.group_count; g++)
+    for (int s = 0; s < step.shared[3 * g + 1]; s++)
+      group_of_span[(size_t)(step.shared[3 * g] + s)] = {g, step.shared[3 * g + 2]};
+  int last_span = -1;
+  for (int i = 0; i < count; i++) {
+    const int t = first + i, span = span_of_token_[(size_t)t];
+    const int position = step.positions[t];
+    rows_.push_back({q_.as<float>() + (size_t)i * q_stride_, step.pages + step.page_starts[span], position});
+    const auto [group, shared_pages] = group_of_span[(size_t)span];
+    const bool same_span = span == last_span;
+    const bool same_group = last_span >= 0 && group >= 0 && group_of_span[(size_t)last_span].first == group;
+    if (blocks_.empty() || blocks_.back().count == most_rows || !(same_span || same_group))
+      blocks_.push_back({i, 0, INT32_MAX, 1});
+    Block& block = blocks_.back();
+    if (block.count && !same_span) block.shared_chunks = std::min(block.shared_chunks, shared_pages / CHUNK_PAGES);
+    block.count++;
+    block.stretches = std::max(block.stretches, position / STRETCH_TOKENS + 1);
+    most_stretches_ = std::max(most_stretches_, block.stretches);
+    block_of_row_.push_back((int)blocks_.size() - 1);
+    last_span = span;
+  }
+  // too few items to keep all members busy: cut them further
+  split_ = most_stretches_ > 1 && (int)blocks_.size() * spec_.kv_heads < 8 * team_.members();
+  if (split_) {
+    const size_t state = (size_t)(STATE_HEAD + spec_.head_dim) * MOST_QUERIES;
+    partials_.reserve(blocks_.size() * (size_t)spec_.kv_heads * (size_t)most_stretches_ * state * sizeof(float));
+  }
+}
+
+void Decoder::forward(const Step& step, int member) {
+  embed(step, member);
+  for (int i = 0; i < spec_.layers; i++)
+    if (!layer(i, member)) return;
+  if (piece_first_ + piece_count_ == step.token_count) draw(step, member);
+}
+
+void Decoder::embed(const Step& step, int member) {
+  const int half = spec_.rope_dim / 2;
+  team_.share(member, piece_count_, [&](int row) {
+    const int t = piece_first_ + row;
+    float* x = hidden(t);
+    weights_.embed(step.tokens[t], x);
+    for (int i = 0; i < spec_.embedding_dim; i++) x[i] *= spec_.embedding_scale;
+    float* angles = angles_.as<float>() + (size_t)row * spec_.rope_dim;
+    for (int i = 0; i < half; i++) {
+      const double angle = (double)step.positions[t] * frequencies_[(size_t)i];
+      angles[i] = (float)std::cos(angle);
+      angles[half + i] = (float)std::sin(angle);
+    }
+  });
+  team_.wait(member);
+}
+
+// Quantise rows for a product. source(row, scratch) gives a row, padded; it may use the scratch.
+template <class Source>
+const Decoder::Tiles& Decoder::quantise(int columns, int groups, int member, Source source) {
+  Own& own = *own_[(size_t)member];
+  const bool few = columns <= FEW_ROWS;
+  Tiles& tiles = few ? own.tiles : tiles_;
+  const Tiling tiling(columns, level_.widest_tile);
+  const auto one = [&](int row) {
+    const int tile = tiling.tile_of(row), start = tiling.start(tile);
+    level_.quantise(source(row, own.row.as<float>()), groups, row - start, tiling.width(tile),
+                    tiles.values.as<int8_t>() + (size_t)start * groups * GROUP,
+                    tiles.summaries.as<float>() + (size_t)start * groups * SUMMARIES);
+  };
+  if (few) {
+    for (int row = 0; row < columns; row++) one(row);
+  } else {
+    team_.share(member, columns, one);
+    team_.wait(member);
+  }
+  return tiles;
+}
+
+// Multiply some panels with all columns. take(column, values) gets [panels x PANEL] of each column, as it is ready.
+template <class Take>
+void Decoder::multiply(const Matrix& matrix, int first_panel, int panels, const Tiles& tiles, int columns,
+                       Take take) const {
+  const Tiling tiling(columns, level_.widest_tile);
+  const int groups = matrix.groups;
+  alignas(64) float products[MOST_HEAD_DIM / PANEL][16 * PANEL];
+  alignas(64) float column[MOST_HEAD_DIM];
+  for (int tile = 0; tile < tiling.count; tile++) {
+    const int start = tiling.start(tile), width = tiling.width(tile);
+    const int8_t* values = tiles.values.as<int8_t>() + (size_t)start * groups * GROUP;
+    const float* summaries = tiles.summaries.as<float>() + (size_t)start * groups * SUMMARIES;
+    for (int p = 0; p < panels; p++)
+      level_.product(matrix.format, matrix.panel(first_panel + p), groups, values, summaries, width, products[p]);
+    for (int c = 0; c < width; c++) {
+      for (int p = 0; p < panels; p++) memcpy(column + p * PANEL, products[p] + c * PANEL, PANEL * sizeof(float));
+      take(start + c, column);
+    }
+  }
+}
+
+bool Decoder::layer(int index, int member) {
+  const LayerWeights& weights = weights_.layers[(size_t)index];
+  keys_and_values(weights, index, member);
+  team_.wait(member);
+  attention(weights, index, member);
+  team_.wait(member);
+  feed_forward(weights, member);
+  if (member == 0 && interrupted_.load(std::memory_order_relaxed)) stopped_ = true;
+  team_.wait(member);
+  return !stopped_;
+}
+
+void Decoder::keys_and_values(const LayerWeights& weights, int index, int member) {
+  const Tiles& tiles = quantise(piece_count_, weights.q.groups, member, [&](int row, float* scratch) {
+    level_.rms_norm(hidden(piece_first_ + row), weights.attention_norm.data(), spec_.embedding_dim, spec_.norm_eps,
+                    scratch);
+    return scratch;
+  });
+  const int d = spec_.head_dim, panels = d / PANEL, half = spec_.rope_dim / 2;
+  uint16_t* pages = layer_pages(index);
+  const auto add_bias = [&](const Vector& bias, int head, float* values) {
+    if (!bias.empty()) level_.add_scaled(values, bias.data() + head * d, 1.0f, d);
+  };
+  const auto norm = [&](const Vector& norm, float* values) {
+    if (norm.empty()) return;
+    float padded_values[MOST_HEAD_DIM + GROUP] = {}, normed[MOST_HEAD_DIM + GROUP];
+    memcpy(padded_values, values, d * sizeof(float));
+    level_.rms_norm(padded_values, norm.data(), d, spec_.norm_eps, normed);
+    memcpy(values, normed, d * sizeof(float));
+  };
+  const auto rotate = [&](int row, float* values) {
+    const float* angles = angles_.as<float>() + (size_t)row * spec_.rope_dim;
+    level_.rotate(values, angles, angles + half, spec_.rope_dim, spec_.rope_interleaved);
+  };
+  // where a token's keys of a head lie; its values follow
+  const auto page = [&](int row, int head) {
+    const AttentionRow& r = rows_[(size_t)row];
+    return pages + page_halves(spec_.kv_heads, d) * (size_t)r.pages[r.position / PAGE] + (size_t)head * 2 * PAGE * d;
+  };
+  team_.share(member, spec_.heads + 2 * spec_.kv_heads, [&](int item) {
+    if (item < spec_.heads) {
+      const int head = item;
+      multiply(weights.q, head * panels, panels, tiles, piece_count_, [&](int row, float* values) {
+        add_bias(weights.q_bias, head, values);
+        norm(weights.q_norm, values);
+        rotate(row, values);
+        float* q = q_.as<float>() + (size_t)row * q_stride_ + head * d;
+        for (int i = 0; i < d; i++) q[i] = values[i] * spec_.attention_scale;
+      });
+    } else if (item < spec_.heads + spec_.kv_heads) {
+      const int head = item - spec_.heads;
+      multiply(weights.k, head * panels, panels, tiles, piece_count_, [&](int row, float* values) {
+        add_bias(weights.k_bias, head, values);
+        norm(weights.k_norm, values);
+        rotate(row, values);
+        level_.store_key(values, d, rows_[(size_t)row].position % PAGE, page(row, head));
+      });
+    } else {
+      const int head = item - spec_.heads - spec_.kv_heads;
+      multiply(weights.v, head * panels, panels, tiles, piece_count_, [&](int row, float* values) {
+        add_bias(weights.v_bias, head, values);
+        level_.store_value(values, d, rows_[(size_t)row].position % PAGE, page(row, head) + PAGE * d);
+      });
+    }
+  });
+}
+
+AttentionShape Decoder::attention_shape(const LayerWeights& weights) const {
+  return {spec_.kv_heads, spec_.head_dim, spec_.heads / spec_.kv_heads, spec_.attention_soft_cap,
+          weights.has_window ? spec_.sliding_window : 0};
+}
+
+void Decoder::attention(const LayerWeights& weights, int index, int member) {
+  const AttentionShape shape = attention_shape(weights);
+  const int stride = shape.state_floats(), per_row = shape.queries_per_head, d = spec_.head_dim;
+  const uint16_t* pages = layer_pages(index);
+  const int blocks = (int)blocks_.size();
+  if (split_) {
+    // most items of a stretch are alike, so the stretch is the outer number
+    team_.share(member, blocks * spec_.kv_heads * most_stretches_, [&](int item) {
+      const int stretch = item / (blocks * spec_.kv_heads), pair = item % (blocks * spec_.kv_heads);
+      const Block& block = blocks_[(size_t)(pair / spec_.kv_heads)];
+      if (stretch >= block.stretches) return;
+      float* states = partials_.as<float>() + ((size_t)pair * most_stretches_ + stretch) * MOST_QUERIES * stride;
+      level_.attend(shape, &rows_[(size_t)block.first], block.count, block.shared_chunks, pages,
+                    pair % spec_.kv_heads, stretch, states);
+    });
+  } else {
+    team_.share(member, blocks * spec_.kv_heads, [&](int item) {
+      const Block& block = blocks_[(size_t)(item / spec_.kv_heads)];
+      const int head = item % spec_.kv_heads, count = block.count * per_row;
+      float* states = own_[(size_t)member]->states.as<float>();
+      float* next = states + (size_t)MOST_QUERIES * stride;
+      for (int stretch = 0; stretch < block.stretches; stretch++) {
+        level_.attend(shape, &rows_[(size_t)block.first], block.count, block.shared_chunks, pages, head, stretch,
+                      stretch ? next : states);
+        for (int q = 0; stretch && q < count; q++) level_.fold(states + (size_t)q * stride, next + (size_t)q * stride, d);
+      }
+      for (int q = 0; q < count; q++)
+        level_.finish(states + (size_t)q * stride, d,
+                      mixed_.as<float>() + (size_t)(block.first + q / per_row) * q_stride_ +
+                          (head * per_row + q % per_row) * d);
+    });
+  }
+  team_.wait(member);
+  const Tiles& tiles = quantise(piece_count_, weights.o.groups, member,
+                                [&](int row, float* scratch) { return attended(row, scratch); });
+  add_product(weights.o, weights.o_bias, tiles, member);
+}
+
+// What attention made of one token, [heads x head_dim], padded.
+const float* Decoder::attended(int row, float* out) const {
+  if (!split_) return mixed_.as<float>() + (size_t)row * q_stride_;
+  const int d = spec_.head_dim, stride = STATE_HEAD + d, per_row = spec_.heads / spec_.kv_heads;
+  const int number = block_of_row_[(size_t)row];
+  const Block& block = blocks_[(size_t)number];
+  float total[STATE_HEAD + MOST_HEAD_DIM];
+  for (int head = 0; head < spec_.heads; head++) {
+    const size_t pair = (size_t)number * spec_.kv_heads + head / per_row;
+    const int query = (row - block.first) * per_row + head % per_row;
+    for (int stretch = 0; stretch < block.stretches; stretch++) {
+      const float* state =
+          partials_.as<float>() + ((pair * most_stretches_ + stretch) * MOST_QUERIES + query) * stride;
+      if (stretch)
+        level_.fold(total, state, d);
+      else
+        memcpy(total, state, stride * sizeof(float));
+    }
+    level_.finish(total, d, out + head * d);
+  }
+  for (int i = spec_.heads * d; i < q_stride_; i++) out[i] = 0.0f;
+  return out;
+}
+
+// x += residual_scale * (matrix x tiles + bias)
+void Decoder::add_product(const Matrix& matrix, const Vector& bias, const Tiles& tiles, int member) {
+  team_.share(member, matrix.panels, [&](int panel) {
+    multiply(matrix, panel, 1, tiles, piece_count_, [&](int row, float* values) {
+      if (!bias.empty()) level_.add_scaled(values, bias.data() + panel * PANEL, 1.0f, PANEL);
+      level_.add_scaled(hidden(piece_first_ + row) + panel * PANEL, values, spec_.residual_scale, PANEL);
+    });
+  });
+}
+
+void Decoder::feed_forward(const LayerWeights& weights, int member) {
+  const Tiles& tiles = quantise(piece_count_, weights.gate.groups, member, [&](int row, float* scratch) {
+    level_.rms_norm(hidden(piece_first_ + row), weights.feed_forward_norm.data(), spec_.embedding_dim,
+                    spec_.norm_eps, scratch);
+    return scratch;
+  });
+  const Tiling tiling(piece_count_, level_.widest_tile);
+  team_.share(member, weights.gate.panels, [&](int panel) {
+    alignas(64) float gates[16 * PANEL], ups[16 * PANEL];
+    for (int tile = 0; tile < tiling.count; tile++) {
+      const int start = tiling.start(tile), width = tiling.width(tile), groups = weights.gate.groups;
+      const int8_t* values = tiles.values.as<int8_t>() + (size_t)start * groups * GROUP;
+      const float* summaries = tiles.summaries.as<float>() + (size_t)start * groups * SUMMARIES;
+      level_.product(weights.gate.format, weights.gate.panel(panel), groups, values, summaries, width, gates);
+      level_.product(weights.up.format, weights.up.panel(panel), groups, values, summaries, width, ups);
+      for (int c = 0; c < width; c++) {
+        float *g = gates + c * PANEL, *u = ups + c * PANEL;
+        if (!weights.gate_bias.empty()) level_.add_scaled(g, weights.gate_bias.data() + panel * PANEL, 1.0f, PANEL);
+        if (!weights.up_bias.empty()) level_.add_scaled(u, weights.up_bias.data() + panel * PANEL, 1.0f, PANEL);
+        level_.gate((Activation)spec_.activation, g, u, PANEL,
+                    h_.as<float>() + (size_t)(start + c) * h_stride_ + panel * PANEL);
+      }
+    }
+  });
+  team_.wait(member);
+  const Tiles& down = quantise(piece_count_, weights.down.groups, member,
+                               [&](int row, float*) { return h_.as<float>() + (size_t)row * h_stride_; });
+  add_product(weights.down, weights.down_bias, down, member);
+}
+
+void Decoder::draw(const Step& step, int member) {
+  const int wanted = (int)wanted_.size(), panels = weights_.head.panels;
+  for (int first = 0; first < wanted; first += LOGIT_ROWS) {
+    const int count = std::min(LOGIT_ROWS, wanted - first);
+    const Tiles& tiles = quantise(count, weights_.head.groups, member, [&](int row, float* scratch) {
+      level_.rms_norm(hidden(wanted_[(size_t)(first + row)]), weights_.final_norm.data(), spec_.embedding_dim,
+                      spec_.norm_eps, scratch);
+      return scratch;
+    });
+    team_.share(member, (panels + HEAD_PANELS_AT_ONCE - 1) / HEAD_PANELS_AT_ONCE, [&](int item) {
+      const int panel = item * HEAD_PANELS_AT_ONCE, some = std::min(HEAD_PANELS_AT_ONCE, panels - panel);
+      multiply(weights_.head, panel, some, tiles, count, [&](int row, float* values) {
+        float* to = logits_.as<float>() + (size_t)row * logits_stride_ + panel * PANEL;
+        for (int i = 0; i < some * PANEL; i++) to[i] = values[i] * spec_.logit_scale;
+        if (spec_.logit_soft_cap > 0.0f) level_.soft_cap(to, some * PANEL, spec_.logit_soft_cap);
+      });
+    });
+    team_.wait(member);
+    const int from = first_draw_[(size_t)first], to = first_draw_[(size_t)(first + count)];
+    team_.share(member, to - from, [&](int i) {
+      int row = 0;
+      while (first_draw_[(size_t)(first + row + 1)] <= from + i) row++;
+      draw_row(step, from + i, logits_.as<float>() + (size_t)row * logits_stride_, member);
+    });
+    team_.wait(member);
+  }
+}
+
+void Decoder::draw_row(const Step& step, int row, const float* logits, int member) {
+  SamplerRow how{};
+  how.seed = step.seeds[row];
+  how.counter = step.counters[row];
+  how.temperature = step.temperatures[row];
+  how.top_p = step.top_ps[row];
+  how.min_p = step.min_ps[row];
+  how.top_k = step.top_ks[row];
+  how.wants_log_probability = step.wants_log_probability[row];
+  how.repetition_penalty = 1.0;
+  Drawn drawn;
+  level_.sample(logits, spec_.vocab_size, how, own_[(size_t)member]->scratch.as<float>(), &drawn, nullptr, nullptr);
+  if (drawn.status) no_token_.store(true, std::memory_order_relaxed);
+  step.drawn[row] = drawn.token;
+  step.log_probabilities[row] = how.wants_log_probability ? drawn.log_probability : NAN;
+  if (step.logits)
+    memcpy(step.logits + (size_t)row * spec_.vocab_size, logits, (size_t)spec_.vocab_size * sizeof(float));
+}
+
+}  // namespace trioserve

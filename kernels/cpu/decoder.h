@@ -1,0 +1,122 @@
+// The forward pass of a decoder: a step's tokens in, tokens drawn out.
+//
+// Owns: the order of the work, the pages of keys and values, the activations. Must not know: instruction sets, and how
+// a step was chosen.
+//
+// All members of the team run forward() side by side. Between two barriers they share out panels of weights, rows, or
+// heads. What a token's numbers are does not depend on who computed them, nor on the other tokens: every function of a
+// level gives a row the same bits in any company.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "level.h"
+#include "memory.h"
+#include "pool.h"
+#include "weights.h"
+
+namespace trioserve {
+
+// One step; the arrays are those of StepPlan in the Python package.
+struct Step {
+  int32_t copy_count, span_count, token_count, group_count, row_count, reserved;
+  const int32_t *copies, *tokens, *positions, *starts, *pages, *page_starts, *shared;
+  const int32_t* row_tokens;
+  const uint64_t *seeds, *counters;
+  const double *temperatures, *top_ps, *min_ps;
+  const int32_t *top_ks, *wants_log_probability;
+  // results, [row_count]; logits [row_count][vocab_size] are given out only for a pointer that is not null
+  int32_t* drawn;
+  double* log_probabilities;
+  float* logits;
+};
+
+enum class Outcome : int32_t {
+  DONE = 0,
+  INTERRUPTED = 1,
+  NO_TOKEN = 2,   // the logits of a row have no finite maximum
+  NO_MEMORY = 3,
+  BAD_STEP = 4,   // an id or a position is out of range; nothing was computed
+};
+
+class Decoder {
+ public:
+  // `frequencies`: [rope_dim / 2], radians per position. Throws std::bad_alloc.
+  Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, int threads,
+          const Level& level);
+
+  Weights& weights() { return weights_; }
+  Team& team() { return team_; }
+  size_t page_bytes() const { return pages_.bytes(); }
+
+  // Throws std::bad_alloc.
+  Outcome run(const Step& step);
+  // May be called from any thread; for good.
+  void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
+
+ private:
+  struct Tiles {
+    Buffer values, summaries;
+  };
+  // Queries of a few tokens that are computed together, since they read the same pages up to `shared_chunks`.
+  struct Block {
+    int first, count, shared_chunks, stretches;
+  };
+  struct Own {  // what each member has for itself
+    Buffer row, states, scratch;
+    Tiles tiles;
+  };
+
+  bool is_valid(const Step& step) const;
+  void reserve(const Step& step);
+  void plan_blocks(const Step& step, int first, int count);
+  void copy_pages(const Step& step);
+  void forward(const Step& step, int member);
+  void embed(const Step& step, int member);
+  bool layer(int index, int member);
+  void keys_and_values(const LayerWeights& weights, int index, int member);
+  void attention(const LayerWeights& weights, int index, int member);
+  const float* attended(int row, float* out) const;
+  void feed_forward(const LayerWeights& weights, int member);
+  void add_product(const Matrix& matrix, const Vector& bias, const Tiles& tiles, int member);
+  void draw(const Step& step, int member);
+  void draw_row(const Step& step, int row, const float* logits, int member);
+
+  template <class Source>
+  const Tiles& quantise(int columns, int groups, int member, Source source);
+  template <class Take>
+  void multiply(const Matrix& matrix, int first_panel, int panels, const Tiles& tiles, int columns, Take take) const;
+
+  uint16_t* layer_pages(int index) const { return pages_.as<uint16_t>() + layer_halves_ * (size_t)index; }
+  float* hidden(int row) const { return x_.as<float>() + (size_t)row * x_stride_; }
+  AttentionShape attention_shape(const LayerWeights& weights) const;
+
+  const Spec& spec_;
+  const Level& level_;
+  Team team_;
+  Weights weights_;
+  const int page_count_;
+  const size_t layer_halves_;
+  const int x_stride_, q_stride_, h_stride_, logits_stride_;
+  std::vector<double> frequencies_;
+  Buffer pages_, x_, q_, mixed_, h_, partials_, angles_, logits_;
+  Tiles tiles_;
+  std::vector<std::unique_ptr<Own>> own_;
+  // of the piece of the step that is being computed
+  int piece_first_ = 0, piece_count_ = 0, most_stretches_ = 0;
+  bool split_ = false;
+  std::vector<AttentionRow> rows_;
+  std::vector<Block> blocks_;
+  std::vector<int> block_of_row_;
+  std::vector<int> span_of_token_;
+  std::vector<int> wanted_;       // tokens whose logits are wanted, in order
+  std::vector<int> first_draw_;   // of each of them, and one more at the end
+  std::atomic<bool> interrupted_{false};
+  bool stopped_ = false;
+  std::atomic<bool> no_token_{false};
+};
+
+}  // namespace trioserve

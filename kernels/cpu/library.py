@@ -1,0 +1,192 @@
+"""Calls the native library of CPU kernels.
+
+Owns: where the library lies, its C interface, and the lifetime of a native decoder. Must not know: trioserve.
+
+ctypes releases the interpreter's lock for the length of a call, so a step leaves other threads alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+KINDS: Final = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "BF16": 30}
+"""The kinds of weights that can be packed, with the numbers that GGUF files have for them."""
+PAGE_TOKENS: Final = 16
+"""Tokens in a page of keys and values."""
+ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh")
+"""A spec's activation is an index in this."""
+
+_OUTCOMES: Final = {
+    1: "it was interrupted",
+    2: "the logits have no finite maximum",
+    3: "there is not enough memory",
+    4: "an id or a position in the step is out of range",
+}
+
+_I32 = ctypes.c_int32
+_F32 = ctypes.c_float
+_POINTER = ctypes.c_void_p
+
+
+class NativeError(Exception):
+    """The library is missing, or refused something."""
+
+
+class NativeSpec(ctypes.Structure):
+    """struct Spec of weights.h."""
+
+    _fields_ = (
+        *((name, _I32) for name in ("vocab_size", "layers", "heads", "kv_heads", "head_dim", "embedding_dim")),
+        *((name, _I32) for name in ("feed_forward_dim", "rope_dim", "rope_interleaved", "activation", "tied_head")),
+        ("sliding_window", _I32),
+        *((name, _F32) for name in ("norm_eps", "attention_scale", "attention_soft_cap", "logit_soft_cap")),
+        *((name, _F32) for name in ("embedding_scale", "residual_scale", "logit_scale")),
+    )
+
+
+class NativeStep(ctypes.Structure):
+    """struct Step of decoder.h."""
+
+    _fields_ = (
+        *((name, _I32) for name in ("copy_count", "span_count", "token_count", "group_count", "row_count", "reserved")),
+        *((name, _POINTER) for name in ("copies", "tokens", "positions", "starts", "pages", "page_starts", "shared")),
+        *((name, _POINTER) for name in ("row_tokens", "seeds", "counters", "temperatures", "top_ps", "min_ps")),
+        *((name, _POINTER) for name in ("top_ks", "wants_log_probability", "drawn", "log_probabilities", "logits")),
+    )
+
+
+def library_path() -> Path | None:
+    """Where the library was installed; None: it was not, for want of a compiler."""
+    found = sorted(Path(__file__).parent.glob("libtrioserve_cpu.*"))
+    return found[0] if found else None
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """The library.
+
+    Raises:
+        NativeError: it was not built, or can't be loaded.
+    """
+    path = library_path()
+    if path is None:
+        raise NativeError("trioserve was installed without its native kernels, since there was no C++ compiler.")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"The native kernels can't be loaded: {error}") from error
+    signatures: dict[str, tuple[type | None, Sequence[type]]] = {
+        "level": (ctypes.c_char_p, (_I32,)),
+        "decoder_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _I32, _I32, ctypes.c_char_p)),
+        "decoder_delete": (None, (_POINTER,)),
+        "decoder_set": (_I32, (_POINTER, ctypes.c_char_p, _I32, _I32, _POINTER)),
+        "decoder_weight_bytes": (ctypes.c_size_t, (_POINTER,)),
+        "decoder_run": (_I32, (_POINTER, _POINTER)),
+        "decoder_interrupt": (None, (_POINTER,)),
+        "row_bytes": (ctypes.c_size_t, (_I32, _I32)),
+        "dequantise": (None, (_I32, _POINTER, _I32, _I32, _POINTER)),
+        "multiply": (_I32, (ctypes.c_char_p, _I32, _POINTER, _I32, _I32, _POINTER, _I32, _POINTER)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"trioserve_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def levels() -> list[str]:
+    """The instruction set levels that this machine can run, the fastest first; all give the same bits.
+
+    Raises:
+        NativeError: as load_library.
+    """
+    library, names = load_library(), list[str]()
+    while (name := library.trioserve_level(len(names))) is not None:
+        names.append(name.decode())
+    return names
+
+
+def address(values: array[int] | array[float]) -> int:
+    """Where an array's items lie, for as long as the array lives and does not grow."""
+    return values.buffer_info()[0]
+
+
+class NativeDecoder:
+    """A decoder and its pages, made without weights. One thread at a time may use it, but for ``interrupt``."""
+
+    def __init__(
+        self,
+        spec: NativeSpec,
+        frequencies: Sequence[float],
+        windows: Sequence[bool],
+        *,
+        page_count: int,
+        threads: int,
+        level: str,
+    ) -> None:
+        """
+        Args:
+            spec: the model's numbers.
+            frequencies: [rope_dim / 2] radians per position.
+            windows: [layers] whether a layer sees no more than the sliding window.
+            page_count: pages of PAGE_TOKENS tokens.
+            threads: that compute, the caller's included.
+            level: one of ``levels()``.
+
+        Raises:
+            NativeError: there is no such level, or no memory.
+        """
+        self._library = load_library()
+        own_frequencies, own_windows = array("d", frequencies), bytes(windows)
+        self._decoder: int | None = self._library.trioserve_decoder_new(
+            ctypes.byref(spec), address(own_frequencies), own_windows, page_count, threads, level.encode()
+        )
+        if self._decoder is None:
+            raise NativeError(f"There is no memory for {page_count} pages of keys and values.")
+
+    def set(self, name: str, layer: int, kind: str, data: int) -> None:
+        """Pack a weight.
+
+        Args:
+            name: as in DecoderSpec.weight_shapes, without its layer.
+            layer: -1 for weights of no layer.
+            kind: one of KINDS.
+            data: the address of its first byte.
+
+        Raises:
+            NativeError: the weight can't be used, or there is no memory.
+        """
+        if kind not in KINDS:
+            raise NativeError(f"The kernels have no weights of kind {kind}.")
+        if self._library.trioserve_decoder_set(self._decoder, name.encode(), layer, KINDS[kind], data):
+            raise NativeError(f"The weight {name} of kind {kind} can't be packed.")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        size: int = self._library.trioserve_decoder_weight_bytes(self._decoder)
+        return size
+
+    def run(self, step: NativeStep) -> None:
+        """Run a step; its results are where the step says.
+
+        Raises:
+            NativeError: what went wrong.
+        """
+        outcome = self._library.trioserve_decoder_run(self._decoder, ctypes.byref(step))
+        if outcome:
+            raise NativeError(_OUTCOMES[outcome])
+
+    def interrupt(self) -> None:
+        """Make the running step, and any later one, fail soon. Any thread may call it, but not after ``close``."""
+        self._library.trioserve_decoder_interrupt(self._decoder)
+
+    def close(self) -> None:
+        """Free all memory. Idempotent."""
+        if self._decoder is not None:
+            self._library.trioserve_decoder_delete(self._decoder)
+            self._decoder = None

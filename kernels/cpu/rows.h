@@ -1,0 +1,115 @@
+// What is done to one token's row between the products: norms, quantisation, activations, rotation.
+//
+// Owns: the arithmetic of a row. Must not know: which layer it is in, other rows.
+//
+// Rows are padded with zeros to a multiple of GROUP, so no loop here has a tail.
+#pragma once
+
+#include "level.h"
+#include "shapes.h"
+#include "simd.h"
+
+namespace trioserve {
+namespace LEVEL {
+
+// out = x * weight / sqrt(mean(x ** 2) + epsilon); the mean is over `width` values, all arrays are padded.
+static void rms_norm(const float* x, const float* weight, int width, float epsilon, float* out) {
+  const int padded = groups_of(width) * GROUP;
+  F a = all(0.0f), b = all(0.0f);
+  for (int i = 0; i < padded; i += 2 * LANES) {
+    const F x0 = load(x + i), x1 = load(x + i + LANES);
+    a = fma(x0, x0, a);
+    b = fma(x1, x1, b);
+  }
+  const float mean = sum(add(a, b)) / (float)width;
+  const F factor = all(1.0f / __builtin_sqrtf(mean + epsilon));
+  for (int i = 0; i < padded; i += LANES) store(out + i, mul(mul(load(x + i), factor), load(weight + i)));
+}
+
+// Write a row into its column of a tile (see Tiling): each group as int8 multiples of its largest magnitude / 127.
+static void quantise(const float* x, int groups, int column, int width, int8_t* values, float* summaries) {
+  for (int g = 0; g < groups; g++) {
+    const F x0 = load(x + g * GROUP), x1 = load(x + g * GROUP + LANES);
+    const float most = largest(max(abs(x0), abs(x1)));
+    const float scale = most / 127.0f;
+    // by what underflows to nothing, nothing must be divided
+    const F inverse = all(scale > 1e-30f ? 127.0f / most : 0.0f);
+    const I q0 = to_int(mul(x0, inverse)), q1 = to_int(mul(x1, inverse));
+    alignas(64) int8_t bytes[GROUP];
+    store_bytes(bytes, q0);
+    store_bytes(bytes + LANES, q1);
+    const int32_t total = sum(add(q0, q1));
+    int8_t* to = values + (size_t)g * GROUP * width + column * CHUNK;
+    for (int i = 0; i < CHUNKS; i++) memcpy(to + i * CHUNK * width, bytes + i * CHUNK, CHUNK);
+    float* summary = summaries + (size_t)g * SUMMARIES * width + column;
+    summary[0] = scale;
+    summary[width] = scale * (float)total;
+    memcpy(summary + 2 * width, &total, sizeof total);
+  }
+}
+
+// tanh(x) = 1 - 2 / (e ** 2x + 1)
+INLINE F tanh(F x) { return sub(all(1.0f), div(all(2.0f), add(exp(add(x, x)), all(1.0f)))); }
+
+INLINE F silu(F x) { return div(x, add(all(1.0f), exp(sub(all(0.0f), x)))); }
+
+// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x ** 3)))
+INLINE F gelu_tanh(F x) {
+  const F inner = mul(all(0.797884561f), fma(mul(all(0.044715f), mul(x, x)), x, x));
+  return mul(mul(all(0.5f), x), add(all(1.0f), tanh(inner)));
+}
+
+INLINE F gelu(F x) {
+  float v[LANES];
+  store(v, x);
+  for (int i = 0; i < LANES; i++) v[i] = 0.5f * v[i] * (1.0f + __builtin_erff(v[i] * 0.707106781f));
+  return load(v);
+}
+
+// out = activation(gate) * up, for `count` values, a multiple of LANES
+static void gate(Activation activation, const float* gates, const float* ups, int count, float* out) {
+  for (int i = 0; i < count; i += LANES) {
+    const F g = load(gates + i);
+    const F a = activation == Activation::SILU ? silu(g) : activation == Activation::GELU ? gelu(g) : gelu_tanh(g);
+    store(out + i, mul(a, load(ups + i)));
+  }
+}
+
+// x = cap * tanh(x / cap), for `count` values, a multiple of LANES
+static void soft_cap(float* x, int count, float cap) {
+  for (int i = 0; i < count; i += LANES) store(x + i, mul(all(cap), tanh(div(load(x + i), all(cap)))));
+}
+
+// to += factor * from, for `count` values, a multiple of LANES
+static void add_scaled(float* to, const float* from, float factor, int count) {
+  for (int i = 0; i < count; i += LANES) store(to + i, fma(load(from + i), all(factor), load(to + i)));
+}
+
+// Turn each pair of the first `dim` values by its angle. cosines, sines: [dim / 2].
+static void rotate(float* head, const float* cosines, const float* sines, int dim, bool interleaved) {
+  const int half = dim / 2;
+  for (int i = 0; i < half; i++) {
+    float& first = head[interleaved ? 2 * i : i];
+    float& second = head[interleaved ? 2 * i + 1 : i + half];
+    const float a = first, b = second;
+    first = a * cosines[i] - b * sines[i];
+    second = b * cosines[i] + a * sines[i];
+  }
+}
+
+// Store one token's key, [head_dim], in column `offset` of the keys of a page, [head_dim][PAGE].
+static void store_key(const float* key, int head_dim, int offset, uint16_t* keys) {
+  for (int d = 0; d < head_dim; d += LANES) {
+    uint16_t halves[LANES];
+    store_half(halves, load(key + d));
+    for (int i = 0; i < LANES; i++) keys[(d + i) * PAGE + offset] = halves[i];
+  }
+}
+
+// Store one token's value, [head_dim], in row `offset` of the values of a page, [PAGE][head_dim].
+static void store_value(const float* value, int head_dim, int offset, uint16_t* values) {
+  for (int d = 0; d < head_dim; d += LANES) store_half(values + offset * head_dim + d, load(value + d));
+}
+
+}  // namespace LEVEL
+}  // namespace trioserve

@@ -1,0 +1,249 @@
+"""The CPU device: quantised weights and one native call for each step.
+
+Owns: loading a model into the native decoder, and handing it plans. Must not know: requests, trio, how the native code
+computes. torch is not imported here: a GGUF file is served without it.
+
+The logits of a token, and what is drawn from them, are the same bit for bit whatever else is in the plan, however its
+prompt was cut into spans, in whichever pages it lies, with any number of threads, and at every instruction set level.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from trioserve_kernels.cpu.library import (
+    ACTIVATIONS,
+    KINDS,
+    PAGE_TOKENS,
+    NativeDecoder,
+    NativeError,
+    NativeSpec,
+    NativeStep,
+    address,
+    levels,
+    library_path,
+)
+
+from trioserve.abc import DeviceInfo, Progress, no_progress
+from trioserve.device.frequencies import rope_frequencies
+from trioserve.device.memory import check_memory
+from trioserve.errors import DeviceError, ParamError
+from trioserve.model.loaded import LoadedModel
+from trioserve.model.spec import DecoderSpec
+from trioserve.step import StepPlan, StepResult
+
+BATCH_TOKENS: Final = 512
+FREE_ROWS: Final = 8
+"""A step of so many rows takes about twice as long as one of a single row, which mostly waits for memory."""
+FLOAT16_BYTES: Final = 2
+LANES: Final = 16
+"""Widths that the kernels are made for are multiples of this."""
+MOST_HEAD_DIM: Final = 256
+MOST_QUERIES_PER_HEAD: Final = 64
+
+
+def unsupported(model: LoadedModel) -> str | None:
+    """Why the CPU device can't run a model, as a sentence without its full stop; None if it can."""
+    spec = model.spec
+    if library_path() is None:
+        return "trioserve was installed without a C++ compiler, so it has no native kernels"
+    if spec.head_dim % LANES or spec.head_dim > MOST_HEAD_DIM:
+        return f"the model's heads have {spec.head_dim} dimensions, not a multiple of {LANES} up to {MOST_HEAD_DIM}"
+    if spec.heads // spec.kv_heads > MOST_QUERIES_PER_HEAD:
+        return f"{spec.heads // spec.kv_heads} heads share a KV head, more than {MOST_QUERIES_PER_HEAD}"
+    for name in spec.weight_shapes():
+        kind = model.weights.raw(name).kind
+        if kind not in KINDS:
+            return f"the model's weight {name} is of kind {kind}"
+    return None
+
+
+class CpuDevice:
+    """An abc.Device. Made by ``load``."""
+
+    def __init__(self, decoder: NativeDecoder, info: DeviceInfo) -> None:
+        self._decoder: NativeDecoder | None = decoder
+        self._info = info
+        # interrupt() may come from any thread at any time, also while the decoder is being closed
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        model: LoadedModel,
+        *,
+        page_count: int,
+        context_length: int | None = None,
+        threads: int,
+        level: str | None = None,
+        progress: Progress = no_progress,
+    ) -> CpuDevice:
+        """Pack the weights of ``model``, which may be closed afterwards. Blocks.
+
+        Args:
+            model: what to run; one that is not ``unsupported``.
+            page_count: KV pages of 16 tokens in all.
+            context_length: tokens per sequence at most; None: what the model was made for.
+            threads: CPU threads.
+            level: instruction set level; None: the fastest of the machine.
+            progress: told the bytes read.
+
+        Raises:
+            ParamError: the model was not made for so long a context, or the machine has no memory for the pages.
+            DeviceError: the native kernels are missing.
+        """
+        spec = model.spec
+        if context_length is None:
+            context_length = spec.context_length
+        if context_length > spec.context_length:
+            raise ParamError(
+                f"context_length must be at most {spec.context_length} for this model, got {context_length}.",
+                "context_length",
+            )
+        tokens = page_count * PAGE_TOKENS
+        check_memory(tokens, tokens * spec.layers * spec.kv_heads * spec.head_dim * 2 * FLOAT16_BYTES)
+        try:
+            chosen = level or levels()[0]
+        except NativeError as error:
+            raise DeviceError(str(error)) from error
+        try:
+            decoder = NativeDecoder(
+                _native_spec(spec),
+                rope_frequencies(spec.rope),
+                [layer in spec.sliding_layers for layer in range(spec.layers)],
+                page_count=page_count,
+                threads=threads,
+                level=chosen,
+            )
+        except NativeError as error:
+            raise ParamError(str(error), "kv_tokens") from error
+        _pack(model, decoder, progress)
+        info = DeviceInfo(
+            name=f"cpu ({chosen}, {threads} {'thread' if threads == 1 else 'threads'})",
+            vocab_size=spec.vocab_size,
+            context_length=context_length,
+            page_size=PAGE_TOKENS,
+            page_count=page_count,
+            batch_tokens=BATCH_TOKENS,
+            free_rows=FREE_ROWS,
+        )
+        return cls(decoder, info)
+
+    def __repr__(self) -> str:
+        return f"<CpuDevice {self._info.name}{', closed' if self._decoder is None else ''}>"
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._info
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        assert self._decoder is not None, "the device is closed"
+        return self._decoder.weight_bytes
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """As abc.Device.run.
+
+        Raises:
+            DeviceError: it was interrupted, or there is no memory.
+        """
+        return self._run(plan, None)
+
+    def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
+        """[R, V]: run a step, and give the logits of each row."""
+        logits = np.empty((len(plan.rows.tokens), self._info.vocab_size), np.float32)
+        self._run(plan, logits)
+        return logits
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._decoder is not None:
+                self._decoder.interrupt()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._decoder is not None:
+                self._decoder.close()
+                self._decoder = None
+
+    def _run(self, plan: StepPlan, logits: npt.NDArray[np.float32] | None) -> StepResult:
+        assert self._decoder is not None, "the device is closed"
+        spans, rows = plan.spans, plan.rows
+        count = len(rows.tokens)
+        drawn, logprobs = array("i", bytes(4 * count)), array("d", bytes(8 * count))
+        step = NativeStep(
+            copy_count=len(plan.copies) // 2,
+            span_count=len(spans.starts) - 1,
+            token_count=len(spans.tokens),
+            group_count=len(plan.shared) // 3,
+            row_count=count,
+            copies=address(plan.copies),
+            tokens=address(spans.tokens),
+            positions=address(spans.positions),
+            starts=address(spans.starts),
+            pages=address(spans.pages),
+            page_starts=address(spans.page_starts),
+            shared=address(plan.shared),
+            row_tokens=address(rows.tokens),
+            seeds=address(rows.seeds),
+            counters=address(rows.counters),
+            temperatures=address(rows.temperatures),
+            top_ps=address(rows.top_ps),
+            min_ps=address(rows.min_ps),
+            top_ks=address(rows.top_ks),
+            wants_log_probability=address(rows.logprobs),
+            drawn=address(drawn),
+            log_probabilities=address(logprobs),
+            logits=None if logits is None else logits.ctypes.data,
+        )
+        try:
+            self._decoder.run(step)
+        except NativeError as error:
+            raise DeviceError(f"Step {plan.number} failed: {error}.") from error
+        return StepResult(plan.number, drawn, logprobs if any(rows.logprobs) else array("d"))
+
+
+def _native_spec(spec: DecoderSpec) -> NativeSpec:
+    return NativeSpec(
+        vocab_size=spec.vocab_size,
+        layers=spec.layers,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        embedding_dim=spec.embedding_dim,
+        feed_forward_dim=spec.feed_forward_dim,
+        rope_dim=spec.rope.dim,
+        rope_interleaved=spec.rope.interleaved,
+        activation=ACTIVATIONS.index(spec.activation),
+        tied_head=spec.tied_head,
+        sliding_window=spec.sliding_window or 0,
+        norm_eps=spec.norm_eps,
+        attention_scale=spec.head_dim**-0.5 if spec.attention_scale is None else spec.attention_scale,
+        attention_soft_cap=spec.attention_soft_cap or 0.0,
+        logit_soft_cap=spec.logit_soft_cap or 0.0,
+        embedding_scale=spec.embedding_scale,
+        residual_scale=spec.residual_scale,
+        logit_scale=spec.logit_scale,
+    )
+
+
+def _pack(model: LoadedModel, decoder: NativeDecoder, progress: Progress) -> None:
+    shapes = model.spec.weight_shapes()
+    total = sum(len(model.weights.raw(name).data) for name in shapes)
+    done = 0
+    for name, shape in shapes.items():
+        progress("loading", done, total)
+        raw = model.weights.raw(name)
+        _, layer, part = name.split(".") if name.startswith("layers.") else ("", "-1", name)
+        if len(shape) == 1:
+            vector = model.weights.float32(name)
+            decoder.set(part, int(layer), "F32", vector.ctypes.data)
+        else:
+            decoder.set(part, int(layer), raw.kind, np.frombuffer(raw.data, np.uint8).ctypes.data)
+        done += len(raw.data)
+    progress("loading", done, total)

@@ -1,0 +1,325 @@
+"""The document: every path, what it reads and what it answers, with the bounds of the server that serves it.
+
+Owns: the paths, as a client sees them. Must not know: their handlers, the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, cast
+
+import attrs
+import msgspec
+
+from trioserve.params import Limits
+from trioserve.wire import neutral
+from trioserve.wire.openapi import answers, requests
+from trioserve.wire.openapi.marks import extension_marks
+from trioserve.wire.openapi.refusals import (
+    RETRY_AFTER,
+    Refusal,
+    Schema,
+    error_responses,
+    http_error_response,
+    refusals_of_cancelling,
+    refusals_of_generating,
+    refusals_of_looking,
+    refusals_of_models,
+)
+
+_SCHEMA: Final = "#/components/schemas/{name}"
+_JSON_TYPES: Final = {dict: "object", bool: "boolean", str: "string"}
+_INTRODUCTION: Final = """\
+Answers of a language model, in the format of OpenAI's API. All n choices of a request come from one computation of its
+prompt.
+
+What goes beyond that API is marked with `x-extension: true`; `x-contract` names the line of the fan-out contract that
+it serves. `x-options` has the bounds that this server was started with; they stand in the schemas too.
+
+A request is one JSON object, whatever its content type says. Nothing is ignored: a field that is not known, a value of
+the wrong type or out of range, and a feature that is not served, are refused with 400 and the name of the field in
+`error.param`. Null is the same as leaving a field out. An integer has no fraction and no exponent: 2.0 is none."""
+
+
+@attrs.frozen(kw_only=True)
+class Served:
+    """What differs between servers."""
+
+    version: str
+    models: tuple[str, ...]
+    limits: Limits
+    slow_reader_timeout_s: float
+    """``math.inf`` for no limit."""
+    engine: type[attrs.AttrsInstance]
+    """The class that /v1/engine gives the fields of."""
+
+
+@attrs.frozen(kw_only=True)
+class Operation:
+    """A method of a path."""
+
+    method: Literal["get", "post", "delete"]
+    path: str
+    summary: str
+    answer: type[msgspec.Struct] | type[attrs.AttrsInstance] | None
+    """None: text."""
+    refusals: list[Refusal] = attrs.field(factory=refusals_of_looking)
+    request: type[msgspec.Struct] | None = None
+    chunk: type[msgspec.Struct] | None = None
+    """The event of a streamed answer."""
+    parameters: tuple[str, ...] = ()
+    """Names in ``components.parameters``."""
+    marks: Mapping[str, bool | str] = attrs.field(factory=dict)
+
+
+def build_document(served: Served) -> Schema:
+    """The document, to be encoded as JSON."""
+    operations = _operations(served.engine)
+    paths: dict[str, dict[str, Schema]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "trioserve",
+            "version": served.version,
+            "description": _INTRODUCTION,
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "x-options": _options(served),
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(operations, served),
+            "parameters": _parameters(),
+            "headers": {"Retry-After": RETRY_AFTER, "X-Request-Id": _request_id_header()},
+            "responses": {"HttpError": http_error_response()},
+        },
+    }
+
+
+def _operations(engine: type[attrs.AttrsInstance]) -> list[Operation]:
+    ours = extension_marks(None)
+    cancelling = extension_marks(34)
+    return [
+        Operation(
+            method="post",
+            path="/v1/chat/completions",
+            summary="Answer a conversation.",
+            request=requests.ChatRequest,
+            answer=answers.ChatCompletion,
+            chunk=answers.ChatChunk,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+        ),
+        Operation(
+            method="post",
+            path="/v1/completions",
+            summary="Continue texts or token ids.",
+            request=requests.CompletionRequest,
+            answer=answers.Completion,
+            chunk=answers.CompletionChunk,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+        ),
+        Operation(method="get", path="/v1/models", summary="What is served.", answer=answers.Models),
+        Operation(
+            method="get",
+            path="/v1/models/{id}",
+            summary="One model that is served.",
+            answer=answers.Model,
+            parameters=("model",),
+            refusals=refusals_of_models(),
+        ),
+        Operation(
+            method="delete",
+            path="/v1/requests/{id}",
+            summary="End a running request: all its choices.",
+            answer=answers.Cancelled,
+            parameters=("request",),
+            refusals=refusals_of_cancelling(),
+            marks=cancelling,
+        ),
+        Operation(
+            method="delete",
+            path="/v1/requests/{id}/choices/{index}",
+            summary="End one choice of a running request.",
+            answer=answers.Cancelled,
+            parameters=("request", "index"),
+            refusals=refusals_of_cancelling(),
+            marks=cancelling,
+        ),
+        Operation(method="get", path="/v1/engine", summary="What runs at this moment.", answer=engine, marks=ours),
+        Operation(
+            method="get",
+            path="/metrics",
+            summary="What ran, for Prometheus: its text format, or OpenMetrics if the Accept header asks for it.",
+            answer=None,
+            marks=ours,
+        ),
+        Operation(method="get", path="/health", summary="Whether the server runs.", answer=answers.Health, marks=ours),
+        Operation(method="get", path="/version", summary="The server's version.", answer=answers.Version, marks=ours),
+        Operation(method="get", path="/openapi.json", summary="This document.", answer=answers.Document, marks=ours),
+    ]
+
+
+def _operation(operation: Operation) -> Schema:
+    said: Schema = {"summary": operation.summary, **operation.marks}
+    if operation.parameters:
+        said["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
+    if operation.request is not None:
+        said["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": _reference(operation.request)}},
+        }
+    said["responses"] = {"200": _answer(operation), **error_responses(operation.refusals)}
+    return said
+
+
+def _answer(operation: Operation) -> Schema:
+    content: dict[str, Schema] = {}
+    if operation.answer is None:
+        content["text/plain"] = {"schema": {"type": "string"}}
+    else:
+        content["application/json"] = {"schema": _reference(operation.answer)}
+    if operation.chunk is not None:
+        content["text/event-stream"] = {
+            "schema": {
+                "description": 'With "stream": the data of each event; of one choice each, and of different choices in '
+                "turn. What goes wrong half way is an error in place of the rest. The last event is [DONE], which is "
+                "no JSON. A long silence is filled with comment lines. A client that reads nothing for the "
+                "--slow-reader-timeout is cut off.",
+                "anyOf": [_reference(operation.chunk), _reference(answers.Error)],
+            }
+        }
+    return {
+        "description": "The answer.",
+        "headers": {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}},
+        "content": content,
+    }
+
+
+def _reference(cls: type) -> Schema:
+    return {"$ref": _SCHEMA.format(name=cls.__name__)}
+
+
+# ---- parameters and options
+
+
+def _parameters() -> Schema:
+    text: Schema = {"type": "string"}
+    return {
+        "X-Request-Id": {
+            "name": "X-Request-Id",
+            "in": "header",
+            "description": "An id of the caller's, up to 128 printable ASCII characters; any other is ignored. It "
+            "comes back with the response, and DELETE takes it in place of the answer's id.",
+            "schema": text,
+        },
+        "model": {"name": "id", "in": "path", "required": True, "schema": text},
+        "request": {
+            "name": "id",
+            "in": "path",
+            "required": True,
+            "description": "The id of the answer, or the X-Request-Id of the request; then all that have it are ended.",
+            "schema": text,
+        },
+        "index": {
+            "name": "index",
+            "in": "path",
+            "required": True,
+            "description": "That of the choice in the answer.",
+            "schema": {"type": "integer", "minimum": 0},
+        },
+    }
+
+
+def _request_id_header() -> Schema:
+    return {"description": "The request's own, if it had one.", "schema": {"type": "string"}}
+
+
+def _options(served: Served) -> Schema:
+    """The options that bound what a client may do."""
+    limits, timeout = served.limits, served.slow_reader_timeout_s
+    return {
+        "--max-n": {"value": limits.max_n, "description": "Choices of a prompt at most."},
+        "--max-choices": {"value": limits.max_choices, "description": "Prompts times n at most."},
+        "--greedy-n": {
+            "value": limits.greedy_n,
+            "description": "What n above 1 means with a temperature of 0: refused, or decoded once and given n times.",
+            **extension_marks(6),
+        },
+        "--slow-reader-timeout": {
+            "value": None if timeout == float("inf") else timeout,
+            "description": "Seconds that a client may read nothing of what it is sent, before it is cut off.",
+            **extension_marks(29),
+        },
+    }
+
+
+# ---- schemas
+
+
+def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
+    found = [[operation.request, operation.answer, operation.chunk] for operation in operations]
+    types: list[type] = [cls for classes in found for cls in classes if cls is not None]
+    _, made = msgspec.json.schema_components([*types, answers.Error], ref_template=_SCHEMA)
+    schemas = cast("dict[str, Schema]", made)
+    schemas["TokenIds"] = requests.TOKEN_IDS
+    schemas[served.engine.__name__] = _named(schemas[served.engine.__name__], "engine")
+    for name, table, labels in (
+        ("ChatRequest", neutral.CHAT, neutral.CHAT_LABELS),
+        ("CompletionRequest", neutral.COMPLETION, neutral.COMPLETION_LABELS),
+        ("AssistantMessage", neutral.MESSAGE, {}),
+        ("StreamOptions", neutral.STREAM_OPTIONS, {}),
+    ):
+        _add_unserved(_properties(schemas[name]), table, labels)
+    for name in ("ChatRequest", "CompletionRequest"):
+        _set_bounds(_properties(schemas[name]), served)
+    # only a chat of OpenAI's knows no best_of
+    _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
+    for name in ("finished", "agree"):
+        _given(_properties(schemas["StopWhen"])[name])["maximum"] = served.limits.max_choices
+    return schemas
+
+
+def _named(schema: Schema, name: str) -> Schema:
+    """The schema of an object that tells its name in the field "object"."""
+    return {
+        **schema,
+        "properties": {"object": {"enum": [name]}, **_properties(schema)},
+        "required": ["object", *cast("list[str]", schema["required"])],
+    }
+
+
+def _add_unserved(properties: dict[str, Schema], table: neutral.Neutral, labels: neutral.Labels) -> None:
+    for name, accepted in table.items():
+        properties[name] = {
+            "description": "Not served: any value that asks for something is refused.",
+            "enum": [None, *accepted],
+        }
+    for name, (kind, _) in labels.items():
+        properties[name] = {"description": "Accepted, and of no effect.", "type": [_JSON_TYPES[kind], "null"]}
+
+
+def _set_bounds(properties: dict[str, Schema], served: Served) -> None:
+    limits = served.limits
+    properties["model"]["enum"] = list(served.models)
+    for name in ("n", "best_of"):
+        _given(properties[name])["maximum"] = limits.max_n
+    _given(properties["choice_params"])["maxItems"] = limits.max_n
+    if "prompt" in properties:
+        alternatives = cast("list[Schema]", properties["prompt"]["anyOf"])
+        properties["prompt"] = {
+            **properties["prompt"],
+            "anyOf": [*alternatives[:-1], {**alternatives[-1], "maxItems": limits.max_choices}],
+        }
+
+
+def _properties(schema: Schema) -> dict[str, Schema]:
+    return cast("dict[str, Schema]", schema["properties"])
+
+
+def _given(schema: Schema) -> Schema:
+    """What a field may be if it is not null."""
+    return cast("list[Schema]", schema["anyOf"])[0]

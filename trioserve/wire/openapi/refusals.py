@@ -1,0 +1,173 @@
+"""The responses that are errors, as the document shows them: one for each status, with an example of each error.
+
+Owns: when each error comes. Must not know: its status, type and code (trioserve.errors), nor how it is written
+(wire.errors): the examples are made by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+import msgspec
+
+from trioserve.errors import (
+    ContextLengthError,
+    DeviceError,
+    EngineClosedError,
+    EngineStoppingError,
+    GenerationError,
+    InternalError,
+    ModelError,
+    ModelNotFoundError,
+    ParamError,
+    QueueFullError,
+    RequestNotFoundError,
+    TrioserveError,
+    error_row,
+)
+from trioserve.wire.errors import error_body, http_error_body
+
+Schema = dict[str, object]
+
+
+@attrs.frozen
+class Refusal:
+    """An error that a client may get."""
+
+    when: str
+    error: TrioserveError
+    """An example."""
+
+
+def _generating() -> list[Refusal]:
+    return [
+        Refusal(
+            "A field is wrong, and param names it; or the body is no JSON object.",
+            ParamError("top_p must be between 0 and 1, got 7.", "top_p"),
+        ),
+        Refusal(
+            "The prompt, or the prompt and the tokens that are asked for, do not fit the context.",
+            ContextLengthError(2048, 2100, "messages"),
+        ),
+        Refusal("The model is not the one that is served.", ModelNotFoundError("gpt", ("smollm2",))),
+        Refusal(
+            "There is no room in the queue for all choices of the request; none was queued.",
+            QueueFullError("The queue is full."),
+        ),
+        Refusal("The server is shutting down.", EngineStoppingError()),
+        Refusal("The engine has ended.", EngineClosedError()),
+        Refusal("This request failed; others did not.", GenerationError("The tokenizer failed.", "cmpl-1")),
+        Refusal("A step failed on the device; the server ends.", DeviceError("The device failed.")),
+        Refusal("The model can't be read.", ModelError("The file is not a model.")),
+    ]
+
+
+def _anywhere() -> list[Refusal]:
+    return [Refusal("A bug of ours; the log has the details.", InternalError("Something impossible happened."))]
+
+
+def refusals_of_generating() -> list[Refusal]:
+    """What may come of asking for an answer."""
+    return [*_generating(), *_anywhere()]
+
+
+def refusals_of_models() -> list[Refusal]:
+    """What may come of asking for a model by its id."""
+    return [
+        *[refusal for refusal in _generating() if isinstance(refusal.error, ModelNotFoundError)],
+        *_anywhere(),
+    ]
+
+
+def refusals_of_cancelling() -> list[Refusal]:
+    """What may come of ending a request."""
+    return [
+        Refusal(
+            'No such request runs (param "id"), or it has no such choice (param "index").',
+            RequestNotFoundError("No request 'cmpl-1' is running.", "id"),
+        ),
+        *_anywhere(),
+    ]
+
+
+def refusals_of_looking() -> list[Refusal]:
+    """What may come of asking for anything else."""
+    return _anywhere()
+
+
+HTTP_REFUSALS: Final[Mapping[int, str]] = {
+    400: "The request is not valid HTTP/1.1.",
+    404: "There is no such path.",
+    405: "The method is not one of the path's.",
+    408: "The head or the body of the request did not arrive in time.",
+    413: "The body of the request is too large.",
+    431: "The head of the request is too large.",
+    500: "The request failed for a reason that is in the log.",
+    501: "The request asks for something that only proxies do, or for an unknown transfer coding.",
+    505: "The request is in another version of HTTP than 1.1 or 1.0.",
+}
+"""What is refused whatever the path is, by status."""
+
+RETRY_AFTER: Final[Schema] = {
+    "description": "When to come back.",
+    "schema": {"type": "integer", "minimum": 1, "description": "Seconds."},
+}
+
+
+def error_responses(refusals: Iterable[Refusal]) -> dict[str, Schema]:
+    """The responses by status: an example and the type and code of each error, and what HTTP itself refuses."""
+    by_status: dict[int, list[Refusal]] = {}
+    for refusal in refusals:
+        by_status.setdefault(error_row(refusal.error).status, []).append(refusal)
+    responses = {str(status): _response(by_status[status]) for status in sorted(by_status)}
+    return {**responses, "default": {"$ref": "#/components/responses/HttpError"}}
+
+
+def _response(refusals: list[Refusal]) -> Schema:
+    examples = {
+        type(refusal.error).__name__: {
+            "summary": refusal.when,
+            "value": _decode(error_body(refusal.error)[1]),
+        }
+        for refusal in refusals
+    }
+    response: Schema = {
+        "description": " ".join(refusal.when for refusal in refusals),
+        "content": {"application/json": {"schema": _narrowed(refusals), "examples": examples}},
+    }
+    if any(isinstance(refusal.error, (QueueFullError, EngineStoppingError)) for refusal in refusals):
+        response["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}
+    return response
+
+
+def _narrowed(refusals: list[Refusal]) -> Schema:
+    """The schema of an error with one of the types and codes of these."""
+    rows = [error_row(refusal.error) for refusal in refusals]
+    narrowed: dict[str, Schema] = {
+        "type": {"enum": list(dict.fromkeys(row.type for row in rows))},
+        "code": {"enum": list(dict.fromkeys(row.code for row in rows))},
+    }
+    return {
+        "$ref": "#/components/schemas/Error",
+        "type": "object",
+        "properties": {"error": {"type": "object", "properties": narrowed}},
+    }
+
+
+def http_error_response() -> Schema:
+    """The response for what HTTP itself refuses."""
+    examples = {
+        str(status): {"summary": when, "value": _decode(http_error_body(status, when))}
+        for status, when in HTTP_REFUSALS.items()
+    }
+    return {
+        "description": "What HTTP itself refuses, whatever the path is: "
+        + " ".join(f"{status}: {when}" for status, when in HTTP_REFUSALS.items()),
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}, "examples": examples}},
+    }
+
+
+def _decode(body: bytes) -> dict[str, object]:
+    return msgspec.json.decode(body, type=dict[str, object])
