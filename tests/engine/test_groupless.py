@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -13,12 +14,19 @@ import trio.testing
 from trioserve.engine.engine import Engine
 from trioserve.engine.gate import Gate
 from trioserve.engine.options import EngineOptions
-from trioserve.errors import ChoiceFailedError, EngineClosedError, QueueFullError
+from trioserve.errors import ChoiceFailedError, EngineClosedError, InvariantError, ParamError, QueueFullError
 from trioserve.events import ChoiceFinished, TextDelta
 from trioserve.params import SamplingParams
-from trioserve.sched.group import Uid
+from trioserve.sched.group import Group, Uid
 from trioserve.testing.engine import FAKE_OPTIONS
-from trioserve.testing.groupless import ADMISSION_S, PREFILL_S, TOKEN_S, FakeChoiceEngine, open_groupless_engine
+from trioserve.testing.groupless import (
+    ADMISSION_S,
+    PREFILL_S,
+    TOKEN_S,
+    FakeChoiceEngine,
+    FakeChoiceStream,
+    open_groupless_engine,
+)
 
 
 @asynccontextmanager
@@ -164,6 +172,67 @@ async def test_more_choices_than_may_run_and_wait_are_refused_whole() -> None:  
             with pytest.raises(QueueFullError, match="3 choices run or wait; with 3 more it would be over 5"):
                 await engine.complete("hello", SamplingParams(n=3))
             await engine.complete("hello", SamplingParams(n=2))
+
+
+@pytest.mark.parametrize("prompts", [["abc"], ["ab", "abc"]], ids=len)
+async def test_a_refusal_names_the_prompt_at_fault_as_the_caller_does(prompts: list[str]) -> None:
+    foreign = FakeChoiceEngine(refuse={uid: ParamError("too long", "prompt") for uid in ("r", "0_r-1")}.get)
+    async with opened(foreign) as engine:
+        with pytest.raises(ParamError, match="too long") as caught:
+            await engine.complete(prompts, SamplingParams(), request_id="r")
+    assert caught.value.param == ("prompt" if len(prompts) == 1 else "prompt.1")
+
+
+# the best of several candidates, and drafts
+
+
+async def test_the_best_candidates_are_those_that_the_engine_says() -> None:  # FAN-32
+    foreign = FakeChoiceEngine()
+    async with opened(foreign) as engine:
+        answer = await engine.complete("hello", SamplingParams(n=2, best_of=4, seed=1))
+    assert [(choice.seed, choice.mean_logprob) for choice in answer.choices] == [(3, 0.0), (1, -1.0)]
+    assert [each.cached_tokens for each in foreign.submitted] == [0, 5, 5, 5]
+
+
+async def test_an_engine_without_logprobs_answers_all_but_best_of() -> None:  # FAN-32
+    foreign = FakeChoiceEngine(has_logprobs=False)
+    async with opened(foreign) as engine:
+        with pytest.raises(ParamError, match="gives no log-probabilities") as caught:
+            await engine.complete("hello", SamplingParams(n=2, best_of=4), request_id="r")
+        assert (caught.value.param, foreign.uids) == ("best_of", [])
+        answer = await engine.complete("hello", SamplingParams(n=2))
+    assert [choice.mean_logprob for choice in answer.choices] == [None, None]
+
+
+async def test_logprobs_that_were_promised_and_do_not_come_fail_the_choice() -> None:
+    class Forgetful(FakeChoiceEngine):
+        async def submit(self, group: Group) -> FakeChoiceStream:
+            (spec,) = group.choices
+            return await super().submit(attrs.evolve(group, choices=(attrs.evolve(spec, logprobs=False),)))
+
+    foreign = Forgetful()
+    async with opened(foreign) as engine:
+        with pytest.raises(InvariantError, match="0 log-probabilities came for 1 tokens"):
+            await engine.complete("hello", SamplingParams(n=1, best_of=3), request_id="r")
+    assert foreign.uids == ["0_r"]
+
+
+@pytest.mark.parametrize("asked", [{"prompt_lookup": True}, {"prediction": "12345"}], ids=str)
+async def test_what_a_request_says_of_drafts_reaches_the_engine_and_what_came_of_them_the_usage(
+    asked: dict[str, Any],
+) -> None:  # FAN-21
+    async with opened(FakeChoiceEngine()) as engine:
+        answer = await engine.complete("hello", SamplingParams(n=2, seed=0, **asked))
+        drafting = engine.statistics().scheduler
+        plain = await engine.complete("hello", SamplingParams(seed=0))
+    # one token, four times two, and the last
+    for choice, text in zip(answer.choices, ["123456789", "234567890"], strict=True):
+        usage = choice.usage
+        assert choice.text == text
+        assert (usage.accepted_prediction_tokens, usage.rejected_prediction_tokens) == (4, 6)
+    assert (drafting.draft_tokens, drafting.draft_tokens_accepted) == (20, 8)
+    usage = plain.choices[0].usage
+    assert (usage.accepted_prediction_tokens, usage.rejected_prediction_tokens) == (0, 0)
 
 
 # leaving, cancelling, reading slowly

@@ -22,7 +22,7 @@ from trioserve.engine.gate import Gate
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Abort, Cancel, Drained, Mail, Submit
 from trioserve.engine.ticket import Mailbox, Ticket
-from trioserve.errors import QueueFullError, TrioserveError
+from trioserve.errors import InvariantError, ParamError, QueueFullError, TrioserveError
 from trioserve.sched.commit import Drafted
 from trioserve.sched.group import Group, Uid
 from trioserve.sched.outbox import Progress
@@ -35,7 +35,8 @@ class ChoiceStream(Protocol):
     async def receive(self) -> Progress:
         """What there is since the last time; the last one has the ``finish``. Not called again before it is wanted.
 
-        ``admitted`` is for the first, if the engine knows it.
+        ``admitted`` is for the first, if the engine knows it; ``logprobs`` have to be there if they are asked for;
+        ``drafted`` is for engines that draft.
 
         Raises:
             Exception: the choice has failed.
@@ -59,8 +60,15 @@ class ChoiceEngine(Protocol):
         """What it can hold; it answers for the pages itself."""
         ...
 
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether it gives log-probabilities to a choice that asks for them. Without, best_of is refused."""
+        ...
+
     async def submit(self, group: Group) -> ChoiceStream:
         """Take a group of exactly one choice; return when it is admitted. If this is cancelled, it was not.
+
+        What the group says of drafts is a permission, and not an order.
 
         Raises:
             TrioserveError: it is refused.
@@ -187,14 +195,13 @@ class GrouplessScheduler:
                 member.drained()
 
     def _submit(self, submit: Submit, nursery: trio.Nursery) -> None:
-        tickets = {ticket.uid: ticket for ticket in submit.tickets}
-        present, bound = len(self._members), self._max_choices
-        if present + len(tickets) > bound:
+        refusal = self._refusal(submit)
+        if refusal is not None:
             for ticket in submit.tickets:
                 ticket.end()
-            text = f"{present} choices run or wait; with {len(tickets)} more it would be over {bound}."
-            submit.answer(QueueFullError(text))
+            submit.answer(refusal)
             return
+        tickets = {ticket.uid: ticket for ticket in submit.tickets}
         self._groups += len(submit.groups)
         members: list[_Member] = []
         for group in submit.groups:
@@ -204,6 +211,18 @@ class GrouplessScheduler:
             ]
         self._members.update((member.ticket.uid, member) for member in members)
         nursery.start_soon(self._serve, submit, members)
+
+    def _refusal(self, submit: Submit) -> TrioserveError | None:
+        """Why a request can't be taken, as far as that is known without the engine."""
+        is_ranked = any(choice.logprobs for group in submit.groups for choice in group.choices)
+        if is_ranked and not self._engine.has_logprobs:
+            return ParamError(
+                "This engine gives no log-probabilities, and can't tell which choices are best.", "best_of"
+            )
+        present, more, bound = len(self._members), len(submit.tickets), self._max_choices
+        if present + more > bound:
+            return QueueFullError(f"{present} choices run or wait; with {more} more it would be over {bound}.")
+        return None
 
     async def _serve(self, submit: Submit, members: list[_Member]) -> None:
         """One request. It is answered when the engine has taken the first choice of every group, or refused one."""
@@ -216,10 +235,15 @@ class GrouplessScheduler:
                 for gate in gates:
                     await gate.admitted.wait()
                 # errors that are not ours refuse nothing: the choice tells them
-                refusal = next((gate.error for gate in gates if isinstance(gate.error, TrioserveError)), None)
+                p, refusal = next(
+                    ((p, gate.error) for p, gate in enumerate(gates) if isinstance(gate.error, TrioserveError)),
+                    (0, None),
+                )
                 if refusal is None:
                     submit.answer(None)
                 else:
+                    if isinstance(refusal, ParamError) and len(gates) > 1:
+                        refusal.rename({"prompt": f"prompt.{p}"})
                     nursery.cancel_scope.cancel()
         finally:
             if refusal is not None:
@@ -248,7 +272,7 @@ class GrouplessScheduler:
                 progress = Progress()
                 while progress.finish is None:
                     progress = await stream.receive()
-                    self._count(member, progress)
+                    self._take(member, progress)
                     if progress.token_ids or progress.finish is not None:
                         member.stage = "running"
                         gate.open()
@@ -257,7 +281,13 @@ class GrouplessScheduler:
             gate.fail(error)
             await member.tell(Progress(finish="error", error=error))
 
-    def _count(self, member: _Member, progress: Progress) -> None:
+    def _take(self, member: _Member, progress: Progress) -> None:
+        """Check what the engine says of a choice, and count it."""
+        (spec,) = member.group.choices
+        if spec.logprobs and len(progress.logprobs) != len(progress.token_ids):
+            raise InvariantError(
+                f"{len(progress.logprobs)} log-probabilities came for {len(progress.token_ids)} tokens"
+            )
         self._generated += len(progress.token_ids)
         if progress.drafted is not None:
             self._drafted += progress.drafted

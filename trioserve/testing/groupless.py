@@ -15,7 +15,7 @@ from trioserve.engine.engine import ModelInfo
 from trioserve.engine.open import EngineBlock
 from trioserve.engine.options import EngineOptions
 from trioserve.events import FinishReason
-from trioserve.sched.commit import Admitted
+from trioserve.sched.commit import Admitted, Drafted
 from trioserve.sched.group import Group
 from trioserve.sched.outbox import Progress
 from trioserve.testing.engine import FAKE_MODEL, FAKE_OPTIONS
@@ -44,11 +44,13 @@ class FakeChoiceEngine:
     """Every choice says the nine digits that follow that of its seed. The cache knows prompts that had a token sampled.
 
     What ``refuse`` says about a uid is raised instead of an admission; what ``failures`` has for a uid and the number
-    of tokens before, instead of a token.
+    of tokens before, instead of a token. The log-probability of every token is the seed modulo 3, negated. If a group
+    may have drafts, each has two tokens, and the first of them is right.
     """
 
     refuse: Callable[[str], Exception | None] = attrs.field(default=lambda _: None, kw_only=True)
     failures: Mapping[tuple[str, int], Exception] = attrs.field(factory=dict, kw_only=True)
+    has_logprobs: bool = attrs.field(default=True, kw_only=True)
     info: DeviceInfo = attrs.field(init=False)
     submitted: list[Submitted] = attrs.field(factory=list, init=False)
     computed: set[bytes] = attrs.field(factory=set, init=False)
@@ -97,12 +99,21 @@ class FakeChoiceStream:
         if (error := self.engine.failures.get((spec.uid, self.tokens))) is not None:
             raise error
         self.engine.computed.add(self.group.prompt.tobytes())
-        self.tokens += 1
-        admitted = Admitted(self.cached_tokens, 0.0) if is_first else None
-        if self.tokens == ANSWER_TOKENS:
-            return Progress(admitted, (EOS,), "stop", EOS)
-        finish: FinishReason | None = "length" if self.tokens == spec.max_tokens else None
-        return Progress(admitted, (ord("0") + (spec.seed + self.tokens) % 10,), finish)
+        end = min(ANSWER_TOKENS, spec.max_tokens)
+        is_drafted = not is_first and (self.group.prompt_lookup or self.group.prediction is not None)
+        told = range(self.tokens + 1, min(self.tokens + 1 + is_drafted, end) + 1)
+        self.tokens += len(told)
+        token_ids = tuple(EOS if t == ANSWER_TOKENS else ord("0") + (spec.seed + t) % 10 for t in told)
+        has_stopped = self.tokens == ANSWER_TOKENS
+        ended: FinishReason = "stop" if has_stopped else "length"
+        return Progress(
+            Admitted(self.cached_tokens, 0.0) if is_first else None,
+            token_ids,
+            ended if self.tokens == end else None,
+            EOS if has_stopped else None,
+            (-float(spec.seed % 3),) * len(told) if spec.logprobs and self.engine.has_logprobs else (),
+            Drafted(len(told) - 1, 3 - len(told)) if is_drafted else None,
+        )
 
     def close(self) -> None:
         self.engine.live.remove(self)
