@@ -14,7 +14,7 @@ import trio.testing
 from trioserve.engine.engine import Engine
 from trioserve.engine.gate import Gate
 from trioserve.engine.options import EngineOptions
-from trioserve.errors import ChoiceFailedError, EngineClosedError, InvariantError, ParamError, QueueFullError
+from trioserve.errors import ChoiceFailedError, EngineClosedError, ParamError, QueueFullError
 from trioserve.events import ChoiceFinished, TextDelta
 from trioserve.params import SamplingParams
 from trioserve.sched.group import Group, Uid
@@ -212,7 +212,7 @@ async def test_logprobs_that_were_promised_and_do_not_come_fail_the_choice() -> 
 
     foreign = Forgetful()
     async with opened(foreign) as engine:
-        with pytest.raises(InvariantError, match="0 log-probabilities came for 1 tokens"):
+        with pytest.raises(ChoiceFailedError, match="0 log-probabilities came for 1 tokens"):
             await engine.complete("hello", SamplingParams(n=1, best_of=3), request_id="r")
     assert foreign.uids == ["0_r"]
 

@@ -383,6 +383,22 @@ MUTATIONS = (
         WIRE,
     ),
     Mutation(
+        "FAN-32",
+        "an engine that gives no log-probabilities ranks nothing",
+        "trioserve/engine/groupless.py",
+        "if is_ranked and not self._engine.has_logprobs:",
+        "if False:",
+        GROUPLESS,
+    ),
+    Mutation(
+        "FAN-32",
+        "an engine that promised log-probabilities has to give them",
+        "trioserve/engine/groupless.py",
+        "if spec.logprobs and len(progress.logprobs) != len(progress.token_ids):",
+        "if False:",
+        GROUPLESS,
+    ),
+    Mutation(
         "FAN-33",
         "a choice's own parameters count",
         "trioserve/params.py",

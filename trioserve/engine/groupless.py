@@ -22,7 +22,7 @@ from trioserve.engine.gate import Gate
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Abort, Cancel, Drained, Mail, Submit
 from trioserve.engine.ticket import Mailbox, Ticket
-from trioserve.errors import InvariantError, ParamError, QueueFullError, TrioserveError
+from trioserve.errors import ParamError, QueueFullError, TrioserveError
 from trioserve.sched.commit import Drafted
 from trioserve.sched.group import Group, Uid
 from trioserve.sched.outbox import Progress
@@ -285,9 +285,7 @@ class GrouplessScheduler:
         """Check what the engine says of a choice, and count it."""
         (spec,) = member.group.choices
         if spec.logprobs and len(progress.logprobs) != len(progress.token_ids):
-            raise InvariantError(
-                f"{len(progress.logprobs)} log-probabilities came for {len(progress.token_ids)} tokens"
-            )
+            raise ValueError(f"{len(progress.logprobs)} log-probabilities came for {len(progress.token_ids)} tokens")
         self._generated += len(progress.token_ids)
         if progress.drafted is not None:
             self._drafted += progress.drafted
