@@ -75,6 +75,35 @@ def oracle(session: nox.Session) -> None:
 
 
 @nox.session
+@nox.parametrize("sanitizers", ["address,undefined", "thread"], ids=["address", "thread"])
+def kernels(session: nox.Session, sanitizers: str) -> None:
+    """Build the CPU kernels with sanitizers, and run their tests on them; arguments after -- go to pytest."""
+    install(session, "tests")
+    session.install("cmake>=3.20", "ninja")
+    build = Path(session.create_tmp()).absolute() / sanitizers.partition(",")[0]
+    configuration = [f"-DTRIOSERVE_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    session.run("cmake", "-G", "Ninja", "-S", "kernels", "-B", str(build), *configuration)
+    session.run("cmake", "--build", str(build))
+    # Python itself was built without them, so their runtime has to be there before everything else
+    runtimes = ["libtsan.so" if sanitizers == "thread" else "libasan.so", "libstdc++.so"]
+    found = [session.run("c++", f"-print-file-name={name}", silent=True, external=True) for name in runtimes]
+    environment = {
+        "LD_PRELOAD": " ".join(str(path).strip() for path in found),
+        # Python frees little at its end
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=1",
+        "OMP_NUM_THREADS": "1",
+    }
+    tests = session.posargs or [
+        *sorted(map(str, Path("tests/kernels").glob("test_cpu_*.py"))),
+        *sorted(map(str, Path("tests/device").glob("test_cpu*.py"))),
+    ]
+    library = build / "cpu" / "libtrioserve_cpu.so"
+    session.run("pytest", "--cpu-library", str(library), "-m", "not model", *tests, env=environment)
+
+
+@nox.session
 def mutation(session: nox.Session) -> None:
     """Break the fan-out contract line by line, and see that its tests notice; arguments after -- select."""
     install(session, "tests")

@@ -13,6 +13,19 @@ from trioserve.testing.clock import run_virtual
 VIRTUAL_TIME = [Path(__file__).parent / folder for folder in ("engine", "web")]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-library", type=Path, help="native CPU kernels to test in place of the installed ones")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--cpu-library")
+    if path is not None:
+        from trioserve_kernels.cpu import library
+
+        # before any test module asks for it
+        library.library_path = lambda: path
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)

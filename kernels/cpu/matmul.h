@@ -63,7 +63,7 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
     const int32_t* sums = (const int32_t*)(summaries + 2 * W);
     const uint8_t* bytes = panel + int8_values(g);
     __m512i dot[W];
-    for (int c = 0; c < W; c++) dot[c] = _mm512_set1_epi32(-128 * sums[c]);
+    for (int c = 0; c < W; c++) dot[c] = _mm512_set1_epi32((int32_t)(-128u * (uint32_t)sums[c]));
     for (int i = 0; i < CHUNKS; i++) {
       const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(bytes + 64 * i), offset);
       for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], weights, activations + i * W + c);

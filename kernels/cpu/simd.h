@@ -229,8 +229,9 @@ INLINE I all(int32_t x) {
   EACH_LANE r.v[i] = x;
   return r;
 }
+// wraps around, as the instructions of the other levels do: what came of a NaN may be any number
 INLINE I add(I a, I b) {
-  EACH_LANE a.v[i] += b.v[i];
+  EACH_LANE a.v[i] = (int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i]);
   return a;
 }
 INLINE F power_of_2(I a) {
@@ -338,9 +339,9 @@ INLINE float largest(F a) {
 }
 
 INLINE int32_t sum(I a) {
-  int32_t total = 0;
-  for (int i = 0; i < LANES; i++) total += a.v[i];
-  return total;
+  uint32_t total = 0;
+  for (int i = 0; i < LANES; i++) total += (uint32_t)a.v[i];
+  return (int32_t)total;
 }
 
 #endif

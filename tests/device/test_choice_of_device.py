@@ -1,0 +1,75 @@
+"""Which device an engine takes: the native one where it can, else the reference, and it says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trioserve_kernels.cpu import library
+
+from trioserve.engine.open import open_engine
+from trioserve.engine.options import EngineOptions
+from trioserve.errors import ParamError
+from trioserve.testing.checkpoints import TinyLlama, write_tiny_llama
+
+needs_native = pytest.mark.skipif(library.library_path() is None, reason="there are no native kernels")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("choice") / "tiny", TinyLlama(head_dim=16))
+
+
+@pytest.fixture
+def _no_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    library.load_library.cache_clear()
+    monkeypatch.setattr(library, "library_path", lambda: None)
+    yield
+    library.load_library.cache_clear()
+
+
+@needs_native
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+async def test_the_native_device_is_taken_where_it_can_be(folder: Path, device: str) -> None:
+    options = EngineOptions(device=device, threads=1)  # type: ignore[arg-type]
+    async with open_engine(folder, options) as engine:
+        assert engine.info.name == f"cpu ({library.levels()[0]}, 1 thread)"
+        assert engine.model.warnings == ()
+
+
+@needs_native
+async def test_the_reference_device_can_be_asked_for(folder: Path) -> None:
+    async with open_engine(folder, EngineOptions(device="reference", threads=1)) as engine:
+        assert engine.info.name == "reference (float32, cpu)"
+        assert engine.model.warnings == ()
+
+
+@pytest.mark.usefixtures("_no_library")
+async def test_without_native_kernels_the_reference_device_is_taken_and_it_is_told(folder: Path) -> None:
+    async with open_engine(folder, EngineOptions(threads=1)) as engine:
+        assert engine.info.name == "reference (float32, cpu)"
+        assert engine.model.warnings == (
+            "The model runs on the slow reference device: trioserve was installed without its native kernels, "
+            "since there was no C++ compiler.",
+        )
+
+
+@pytest.mark.usefixtures("_no_library")
+async def test_without_native_kernels_the_native_device_is_refused(folder: Path) -> None:
+    with pytest.raises(ParamError, match="can't run this model: trioserve was installed without") as caught:
+        async with open_engine(folder, EngineOptions(device="cpu", threads=1)):
+            pass
+    assert caught.value.param == "device"
+
+
+@needs_native
+async def test_pages_of_another_size_are_for_the_reference_device(folder: Path) -> None:
+    async with open_engine(folder, EngineOptions(page_size=4, threads=1)) as engine:
+        assert engine.info.name == "reference (float32, cpu)"
+        assert engine.model.warnings == (
+            "The model runs on the slow reference device: the CPU device has pages of 16 tokens, not 4.",
+        )
+    with pytest.raises(ParamError, match="the CPU device has pages of 16 tokens, not 4"):
+        async with open_engine(folder, EngineOptions(device="cpu", page_size=4, threads=1)):
+            pass
