@@ -16,7 +16,7 @@ namespace {
 // stay in the second-level cache.
 constexpr int PIECE = 256;
 // Up to this many rows, every member quantises all of them for itself: that takes less time than a barrier.
-constexpr int FEW_ROWS = 4;
+constexpr int FEW_ROWS = 12;
 // Rows of logits in memory at a time.
 constexpr int LOGIT_ROWS = 64;
 constexpr int MOST_HEAD_DIM = 256;
@@ -85,22 +85,29 @@ Outcome Decoder::run(const Step& step) {
   if (interrupted_.load(std::memory_order_relaxed)) return Outcome::INTERRUPTED;
   if (!is_valid(step)) return Outcome::BAD_STEP;
   reserve(step);
-  stopped_ = false;
   no_token_.store(false, std::memory_order_relaxed);
   copy_pages(step);
-  for (int first = 0; first < step.token_count && !stopped_; first += PIECE) {
+  // embed(); nine in a layer at most; three in draw() for each batch of logits
+  const int shares = 1 + 9 * spec_.layers + 3 * ((int)wanted_.size() / LOGIT_ROWS + 1);
+  for (int first = 0; first < step.token_count; first += PIECE) {
     plan_blocks(step, first, std::min(PIECE, step.token_count - first));
-    team_.run([&](int member) { forward(step, member); });
+    team_.run(shares, [&](int member) { forward(step, member); });
+    if (interrupted_.load(std::memory_order_relaxed)) return Outcome::INTERRUPTED;
   }
-  if (stopped_) return Outcome::INTERRUPTED;
   return no_token_.load(std::memory_order_relaxed) ? Outcome::NO_TOKEN : Outcome::DONE;
 }
 
 void Decoder::forward(const Step& step, int member) {
   const StrictFloats strict;
   embed(step, member);
-  for (int i = 0; i < spec_.layers; i++)
-    if (!layer(i, member)) return;
+  for (int i = 0; i < spec_.layers; i++) {
+    // Each member may see it at another time. Those that go on do the work of those that left.
+    if (interrupted_.load(std::memory_order_relaxed)) return;
+    const LayerWeights& weights = weights_.layers[(size_t)i];
+    keys_and_values(weights, i, member);
+    attention(weights, i, member);
+    feed_forward(weights, member);
+  }
   if (piece_first_ + piece_count_ == step.token_count) draw(step, member);
 }
 
@@ -120,30 +127,44 @@ void Decoder::embed(const Step& step, int member) {
       angles[half + i] = (float)std::sin(angle);
     }
   });
-  team_.wait(member);
 }
 
-// Quantise rows for a product. source(row, scratch) gives a row, padded; it may use the scratch.
+// The rows of a product, quantised. source(row, scratch) gives a row, padded; it may use the scratch.
 template <class Source>
-const Decoder::Tiles& Decoder::quantise(int columns, int groups, int member, Source source) {
-  Own& own = *own_[(size_t)member];
-  const bool few = columns <= FEW_ROWS;
-  Tiles& tiles = few ? own.tiles : tiles_;
-  const Tiling tiling(columns, level_.widest_tile);
-  const auto one = [&](int row) {
-    const int tile = tiling.tile_of(row), start = tiling.start(tile);
-    level_.quantise(source(row, own.row.as<float>()), groups, row - start, tiling.width(tile),
-                    tiles.values.as<int8_t>() + (size_t)start * groups * GROUP,
-                    tiles.summaries.as<float>() + (size_t)start * groups * SUMMARIES);
-  };
-  if (few) {
-    for (int row = 0; row < columns; row++) one(row);
-  } else {
-    team_.share(member, columns, one);
-    team_.wait(member);
+class Decoder::Quantised {
+ public:
+  // Many rows are shared out now. Of few rows each member makes tiles of its own, when it gets an item that needs them:
+  // that takes less time than to share them.
+  Quantised(Decoder& decoder, int columns, int groups, int member, Source source)
+      : decoder_(decoder), columns_(columns), groups_(groups), member_(member), source_(source) {
+    if (columns <= FEW_ROWS) return;
+    decoder.team_.share(member, columns, [&](int row) { quantise(row, decoder.tiles_); });
+    tiles_ = &decoder.tiles_;
   }
-  return tiles;
-}
+
+  const Tiles& tiles() {
+    if (!tiles_) {
+      Tiles& own = decoder_.own_[(size_t)member_]->tiles;
+      for (int row = 0; row < columns_; row++) quantise(row, own);
+      tiles_ = &own;
+    }
+    return *tiles_;
+  }
+
+ private:
+  void quantise(int row, Tiles& tiles) {
+    const Tiling tiling(columns_, decoder_.level_.widest_tile);
+    const int tile = tiling.tile_of(row), start = tiling.start(tile);
+    decoder_.level_.quantise(source_(row, decoder_.own_[(size_t)member_]->row.as<float>()), groups_, row - start,
+                             tiling.width(tile), tiles.values.as<int8_t>() + (size_t)start * groups_ * GROUP,
+                             tiles.summaries.as<float>() + (size_t)start * groups_ * SUMMARIES);
+  }
+
+  Decoder& decoder_;
+  const int columns_, groups_, member_;
+  Source source_;
+  const Tiles* tiles_ = nullptr;
+};
 
 // Call each(first column, width, values, summaries) for every tile.
 template <class Each>
@@ -173,20 +194,8 @@ void Decoder::multiply(const Matrix& matrix, int first_panel, int panels, const 
   });
 }
 
-bool Decoder::layer(int index, int member) {
-  const LayerWeights& weights = weights_.layers[(size_t)index];
-  keys_and_values(weights, index, member);
-  team_.wait(member);
-  attention(weights, index, member);
-  team_.wait(member);
-  feed_forward(weights, member);
-  if (member == 0 && interrupted_.load(std::memory_order_relaxed)) stopped_ = true;
-  team_.wait(member);
-  return !stopped_;
-}
-
 void Decoder::keys_and_values(const LayerWeights& weights, int index, int member) {
-  const Tiles& tiles = quantise(piece_count_, weights.q.groups, member, [&](int row, float* scratch) {
+  Quantised tiles(*this, piece_count_, weights.q.groups, member, [&](int row, float* scratch) {
     level_.rms_norm(hidden(piece_first_ + row), weights.attention_norm.data(), spec_.embedding_dim, spec_.norm_eps,
                     scratch);
     return scratch;
@@ -215,7 +224,7 @@ void Decoder::keys_and_values(const LayerWeights& weights, int index, int member
   team_.share(member, spec_.heads + 2 * spec_.kv_heads, [&](int item) {
     if (item < spec_.heads) {
       const int head = item;
-      multiply(weights.q, head * panels, panels, tiles, piece_count_, [&](int row, float* values) {
+      multiply(weights.q, head * panels, panels, tiles.tiles(), piece_count_, [&](int row, float* values) {
         add_bias(weights.q_bias, head, values);
         norm(weights.q_norm, values);
         rotate(row, values);
@@ -224,7 +233,7 @@ void Decoder::keys_and_values(const LayerWeights& weights, int index, int member
       });
     } else if (item < spec_.heads + spec_.kv_heads) {
       const int head = item - spec_.heads;
-      multiply(weights.k, head * panels, panels, tiles, piece_count_, [&](int row, float* values) {
+      multiply(weights.k, head * panels, panels, tiles.tiles(), piece_count_, [&](int row, float* values) {
         add_bias(weights.k_bias, head, values);
         norm(weights.k_norm, values);
         rotate(row, values);
@@ -232,7 +241,7 @@ void Decoder::keys_and_values(const LayerWeights& weights, int index, int member
       });
     } else {
       const int head = item - spec_.heads - spec_.kv_heads;
-      multiply(weights.v, head * panels, panels, tiles, piece_count_, [&](int row, float* values) {
+      multiply(weights.v, head * panels, panels, tiles.tiles(), piece_count_, [&](int row, float* values) {
         add_bias(weights.v_bias, head, values);
         level_.store_value(values, d, rows_[(size_t)row].position % PAGE, page(row, head) + PAGE * d);
       });
@@ -278,9 +287,8 @@ void Decoder::attention(const LayerWeights& weights, int index, int member) {
             mixed_.as<float>() + (size_t)(block.first + q / per_row) * q_stride_ + (head * per_row + q % per_row) * d);
     });
   }
-  team_.wait(member);
-  const Tiles& tiles =
-      quantise(piece_count_, weights.o.groups, member, [&](int row, float* scratch) { return attended(row, scratch); });
+  Quantised tiles(*this, piece_count_, weights.o.groups, member,
+                  [&](int row, float* scratch) { return attended(row, scratch); });
   add_product(weights.o, weights.o_bias, tiles, member);
 }
 
@@ -309,7 +317,8 @@ const float* Decoder::attended(int row, float* out) const {
 }
 
 // x += residual_scale * (matrix x tiles + bias)
-void Decoder::add_product(const Matrix& matrix, const Vector& bias, const Tiles& tiles, int member) {
+template <class Source>
+void Decoder::add_product(const Matrix& matrix, const Vector& bias, Quantised<Source>& tiles, int member) {
   team_.share(member, matrix.panels, [&](int panel) {
     alignas(64) float products[MOST_TILE_COLUMNS * PANEL];
     const auto add = [&](int start, int width, const int8_t* values, const float* summaries) {
@@ -317,12 +326,12 @@ void Decoder::add_product(const Matrix& matrix, const Vector& bias, const Tiles&
       level_.add_tile(hidden(piece_first_ + start) + panel * PANEL, (size_t)x_stride_, products,
                       bias.empty() ? nullptr : bias.data() + panel * PANEL, spec_.residual_scale, width);
     };
-    for_each_tile(tiles, piece_count_, matrix.groups, add);
+    for_each_tile(tiles.tiles(), piece_count_, matrix.groups, add);
   });
 }
 
 void Decoder::feed_forward(const LayerWeights& weights, int member) {
-  const Tiles& tiles = quantise(piece_count_, weights.gate.groups, member, [&](int row, float* scratch) {
+  Quantised tiles(*this, piece_count_, weights.gate.groups, member, [&](int row, float* scratch) {
     level_.rms_norm(hidden(piece_first_ + row), weights.feed_forward_norm.data(), spec_.embedding_dim, spec_.norm_eps,
                     scratch);
     return scratch;
@@ -340,11 +349,10 @@ void Decoder::feed_forward(const LayerWeights& weights, int member) {
                        bias(weights.up_bias, panel), width, h_.as<float>() + (size_t)start * h_stride_ + panel * PANEL,
                        (size_t)h_stride_);
     };
-    for_each_tile(tiles, piece_count_, weights.gate.groups, gate);
+    for_each_tile(tiles.tiles(), piece_count_, weights.gate.groups, gate);
   });
-  team_.wait(member);
-  const Tiles& down = quantise(piece_count_, weights.down.groups, member,
-                               [&](int row, float*) { return h_.as<float>() + (size_t)row * h_stride_; });
+  Quantised down(*this, piece_count_, weights.down.groups, member,
+                 [&](int row, float*) { return h_.as<float>() + (size_t)row * h_stride_; });
   add_product(weights.down, weights.down_bias, down, member);
 }
 
@@ -352,27 +360,25 @@ void Decoder::draw(const Step& step, int member) {
   const int wanted = (int)wanted_.size(), panels = weights_.head.panels;
   for (int first = 0; first < wanted; first += LOGIT_ROWS) {
     const int count = std::min(LOGIT_ROWS, wanted - first);
-    const Tiles& tiles = quantise(count, weights_.head.groups, member, [&](int row, float* scratch) {
+    Quantised tiles(*this, count, weights_.head.groups, member, [&](int row, float* scratch) {
       level_.rms_norm(hidden(wanted_[(size_t)(first + row)]), weights_.final_norm.data(), spec_.embedding_dim,
                       spec_.norm_eps, scratch);
       return scratch;
     });
     team_.share(member, (panels + HEAD_PANELS_AT_ONCE - 1) / HEAD_PANELS_AT_ONCE, [&](int item) {
       const int panel = item * HEAD_PANELS_AT_ONCE, some = std::min(HEAD_PANELS_AT_ONCE, panels - panel);
-      multiply(weights_.head, panel, some, tiles, count, [&](int row, float* values) {
+      multiply(weights_.head, panel, some, tiles.tiles(), count, [&](int row, float* values) {
         float* to = logits_.as<float>() + (size_t)row * logits_stride_ + panel * PANEL;
         for (int i = 0; i < some * PANEL; i++) to[i] = values[i] * spec_.logit_scale;
         if (spec_.logit_soft_cap > 0.0f) level_.soft_cap(to, some * PANEL, spec_.logit_soft_cap);
       });
     });
-    team_.wait(member);
     const int from = first_draw_[(size_t)first], to = first_draw_[(size_t)(first + count)];
     team_.share(member, to - from, [&](int i) {
       int row = 0;
       while (first_draw_[(size_t)(first + row + 1)] <= from + i) row++;
       draw_row(step, from + i, logits_.as<float>() + (size_t)row * logits_stride_, member);
     });
-    team_.wait(member);
   }
 }
 

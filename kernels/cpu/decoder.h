@@ -78,17 +78,17 @@ class Decoder {
   void copy_pages(const Step& step);
   void forward(const Step& step, int member);
   void embed(const Step& step, int member);
-  bool layer(int index, int member);
   void keys_and_values(const LayerWeights& weights, int index, int member);
   void attention(const LayerWeights& weights, int index, int member);
   const float* attended(int row, float* out) const;
   void feed_forward(const LayerWeights& weights, int member);
-  void add_product(const Matrix& matrix, const Vector& bias, const Tiles& tiles, int member);
   void draw(const Step& step, int member);
   void draw_row(const Step& step, int row, const float* logits, int member);
 
   template <class Source>
-  const Tiles& quantise(int columns, int groups, int member, Source source);
+  class Quantised;
+  template <class Source>
+  void add_product(const Matrix& matrix, const Vector& bias, Quantised<Source>& tiles, int member);
   template <class Each>
   void for_each_tile(const Tiles& tiles, int columns, int groups, Each each) const;
   template <class Take>
@@ -119,7 +119,6 @@ class Decoder {
   std::vector<int> wanted_;      // tokens whose logits are wanted, in order
   std::vector<int> first_draw_;  // of each of them, and one more at the end
   std::atomic<bool> interrupted_{false};
-  bool stopped_ = false;
   std::atomic<bool> no_token_{false};
 };
 

@@ -64,7 +64,10 @@ class NativeStep(ctypes.Structure):
     """struct Step of decoder.h."""
 
     _fields_ = (
-        *((name, _I32) for name in ("copy_count", "span_count", "token_count", "group_count", "row_count", "page_entry_count")),
+        *(
+            (name, _I32)
+            for name in ("copy_count", "span_count", "token_count", "group_count", "row_count", "page_entry_count")
+        ),
         *((name, _POINTER) for name in ("copies", "tokens", "positions", "starts", "pages", "page_starts", "shared")),
         *((name, _POINTER) for name in ("row_tokens", "seeds", "counters", "temperatures", "top_ps", "min_ps")),
         *((name, _POINTER) for name in ("top_ks", "wants_log_probability", "drawn", "log_probabilities", "logits")),

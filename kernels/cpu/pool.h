@@ -1,11 +1,12 @@
 // Threads that run one function together, and share out its work.
 //
-// Owns: the threads, their barrier, and the sharing of a range. Must not know: what the work is.
+// Owns: the threads, and the sharing of a range. Must not know: what the work is.
 //
-// All members of a team run the same function from its beginning to its end, the caller as member 0. Between two
-// barriers they share ranges of work: each begins with a part of its own, contiguous, so that memory is read in order;
-// who is done early takes single items from the others. So a member whose core was taken away for a while holds up
-// nobody but for its own item.
+// The members of a team run the same function, the caller as member 0. Its work comes in shares: ranges of items that
+// may be done in any order. Each member begins with a part of its own, contiguous, so that memory is read in order; who
+// is done early takes single items from the others. A share is over when its items are done, not when the members have
+// arrived: a member whose core was taken away holds up nobody but for an item that it has in hand, and one that comes
+// late, or not at all, is not waited for.
 #pragma once
 
 #include <atomic>
@@ -29,49 +30,58 @@ class Team {
 
   int members() const { return members_; }
 
-  // Run work(member) in every member, and return when all are done. `work` must not throw.
-  void run(const std::function<void(int)>& work);
+  // Run work(member) in member 0, and in the others as far as they come in time; return when none is at it any more.
+  // `work` must not throw, and makes `shares` shares at most. Throws std::bad_alloc before it starts. The caller may
+  // come on any core: each thread has one of its own, and makes room.
+  void run(int shares, const std::function<void(int)>& work);
 
-  // Wait until all members are here.
-  void wait(int member);
-
-  // Call item(i) once for each i in [0, count), shared among the members; all call this in the same order, with the
-  // same count. Returns when nothing is left to take: all must wait() before they use what others made, and before they
-  // share again.
+  // Call item(i) once for each i in [0, count), in whichever member, and return when all are done. Members that run to
+  // their end make the same shares in the same order, with the same counts. What was written before a share can be
+  // read in it, and what was written in it afterwards, by all.
   template <class Item>
   void share(int member, int count, Item item) {
-    Member& own = *state_[member];
-    const int set = own.shares++ & 1;
-    // The other set was last used in the share before: this member passed a barrier since, as have all.
-    own.taken[set ^ 1].store(0, std::memory_order_relaxed);
+    Counter* counters = &counters_[(size_t)(own_[(size_t)member].shares++) * (size_t)(members_ + 1)];
+    std::atomic<int>& done = counters[members_].value;
+    int did = 0;
     for (int turn = 0; turn < members_; turn++) {
       const int from = (member + turn) % members_;
-      const int64_t start = (int64_t)count * from / members_, end = (int64_t)count * (from + 1) / members_;
-      std::atomic<int>& taken = state_[from]->taken[set];
-      if (turn && taken.load(std::memory_order_relaxed) >= end - start) continue;
-      for (int64_t i; (i = start + taken.fetch_add(1, std::memory_order_relaxed)) < end;) item((int)i);
+      const int start = (int)((int64_t)count * from / members_), end = (int)((int64_t)count * (from + 1) / members_);
+      std::atomic<int>& taken = counters[from].value;
+      if (taken.load(std::memory_order_relaxed) >= end - start) continue;
+      for (int i; (i = start + taken.fetch_add(1, std::memory_order_relaxed)) < end; did++) item(i);
     }
+    if (did) done.fetch_add(did, std::memory_order_acq_rel);
+    wait(done, count);
   }
 
  private:
-  struct alignas(128) Member {
-    std::atomic<int> taken[2] = {0, 0};
-    unsigned shares = 0;
+  // Each in a line of the cache of its own, or members would take it from each other all the time.
+  struct alignas(64) Counter {
+    std::atomic<int> value{0};
+  };
+  struct alignas(64) Own {
+    int shares = 0;
   };
 
+  static void wait(const std::atomic<int>& done, int count);
+  void spread();
   void serve(int member);
   void dismiss();
 
   const int members_;
-  std::vector<std::unique_ptr<Member>> state_;
-  alignas(128) std::atomic<int> arrived_{0};
-  alignas(128) std::atomic<uint32_t> round_{0};
-  alignas(128) std::atomic<uint32_t> call_{0};
+  std::vector<Own> own_;
+  // [shares][members + 1]: items taken of each member's part, and items done
+  std::unique_ptr<Counter[]> counters_;
+  size_t room_ = 0;
+  // The number of the run, whether it can be joined, and how many threads are at it.
+  alignas(64) std::atomic<uint64_t> state_{0};
   const std::function<void(int)>* work_ = nullptr;
   bool stopping_ = false;
   std::mutex mutex_;
   std::condition_variable called_;
   std::vector<std::thread> threads_;
+  // The core of each member; empty if there are fewer cores than members.
+  std::vector<int> cores_;
 };
 
 }  // namespace trioserve

@@ -35,7 +35,7 @@ Matrix Weights::pack(Kind kind, const uint8_t* data, int rows, int width, uint8_
   matrix.panels = panels_of(rows);
   matrix.first = to;
   matrix.stride = panel_bytes(matrix.format, matrix.groups);
-  team.run([&](int member) {
+  team.run(1, [&](int member) {
     team.share(member, matrix.panels,
                [&](int i) { pack_panel(kind, data, rows, width, i, to + matrix.stride * (size_t)i); });
   });
@@ -53,7 +53,7 @@ void Weights::pack_half(int layer, bool is_up, Kind kind, const uint8_t* data, T
   Matrix &gate = weights.gate, &up = weights.up;
   const size_t stride = gate.stride + up.stride;
   uint8_t* out = take(stride * (size_t)gate.panels);
-  team.run([&](int member) {
+  team.run(1, [&](int member) {
     team.share(member, gate.panels, [&](int i) {
       memcpy(out + stride * (size_t)i, gate.panel(i), gate.stride);
       memcpy(out + stride * (size_t)i + gate.stride, up.panel(i), up.stride);

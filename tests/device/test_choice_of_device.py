@@ -50,8 +50,10 @@ async def test_without_native_kernels_the_reference_device_is_taken_and_it_is_to
     async with open_engine(folder, EngineOptions(threads=1)) as engine:
         assert engine.info.name == "reference (float32, cpu)"
         assert engine.model.warnings == (
-            "The model runs on the slow reference device: trioserve was installed without its native kernels, "
-            "since there was no C++ compiler.",
+            (
+                "The model runs on the slow reference device: trioserve was installed without its native kernels, "
+                "since there was no C++ compiler."
+            ),
         )
 
 

@@ -58,7 +58,7 @@ def test_it_takes_the_fastest_level_of_the_machine(tiny_native: DecoderSpec, ope
 
 
 def test_a_level_that_the_machine_has_not_is_refused(tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice) -> None:
-    with pytest.raises(ParamError, match="this machine has no level sse9"):
+    with pytest.raises(DeviceError, match="this machine has no level sse9"):
         open_cpu_device(tiny_native, level="sse9")
 
 

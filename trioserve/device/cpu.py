@@ -123,7 +123,9 @@ class CpuDevice:
                 level=chosen,
             )
         except NativeMemoryError as error:
-            raise ParamError(f"kv_tokens is too large: {error} for the keys and values of {tokens} tokens.", "kv_tokens") from error
+            raise ParamError(
+                f"kv_tokens is too large: {error} for the keys and values of {tokens} tokens.", "kv_tokens"
+            ) from error
         except NativeError as error:
             raise DeviceError(f"The CPU device can't be made: {error}.") from error
         try:
