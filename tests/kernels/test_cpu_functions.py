@@ -50,6 +50,16 @@ def test_a_soft_cap_is_a_tanh(level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_nan_stays_one(level: str) -> None:
+    x = np.zeros(32, np.float32)
+    x[[0, 7, 31]] = np.nan
+    ones = np.ones_like(x)
+    assert np.array_equal(np.isnan(soft_cap(level, x, 30.0)), np.isnan(x))
+    for activation in ("silu", "gelu", "gelu_tanh"):
+        assert np.array_equal(np.isnan(gate(level, activation, x, ones)), np.isnan(x)), activation
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 576, 1000])
 def test_a_norm_is_over_the_width_and_not_its_padding(level: str, width: int) -> None:
     random = np.random.default_rng(width)

@@ -183,6 +183,16 @@ def test_what_is_not_finite_spoils_its_own_column_and_no_other(kind: str, value:
         assert np.array_equal(np.delete(found, 4, axis=0), multiply(level, blocks, np.delete(x, 4, axis=0)))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_a_single_value_that_is_not_finite_is_not_overlooked_wherever_it_stands(kind: str, value: float) -> None:
+    x = np.resize(np.float32([0, 0, 1, -3]), (GROUP, 2 * GROUP))
+    x[np.arange(GROUP), np.arange(GROUP)] = value
+    blocks = random_blocks(kind, 16, 2 * GROUP)
+    for level in levels():
+        assert np.isnan(multiply(level, blocks, x)).all()
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("F32", "Q4_K", "Q6_K")])
 def test_weights_that_the_gguf_package_quantised(kind: str) -> None:
     # Q4_K and Q6_K it only reads
