@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import nox
@@ -38,11 +39,17 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Formatting, ruff and flake8-async."""
+    """Formatting, also of the C++, ruff and flake8-async."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("flake8", "trioserve", "kernels", "tests", "noxfile.py")
+    native = [
+        str(path)
+        for path in (*Path("kernels").rglob("*.[ch]*"), *Path("tests").rglob("*.cpp"))
+        if path.suffix in (".h", ".cpp")
+    ]
+    session.run("clang-format", "--dry-run", "--Werror", *native)
 
 
 @nox.session
@@ -112,8 +119,15 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks, or those named after --; nothing else should run beside them."""
+    """Run the benchmarks, or those named after --, with any options; nothing else should run beside them.
+
+    Those called vs_* run only when they are named: they install other servers, and take long.
+    """
     install(session, "tests")
-    named = session.posargs or [path.stem for path in sorted(Path("tests/benchmarks").glob("[a-z]*.py"))]
+    named = list(itertools.takewhile(lambda argument: not argument.startswith("-"), session.posargs))
+    options = session.posargs[len(named) :]
+    if not named:
+        found = sorted(path.stem for path in Path("tests/benchmarks").glob("[a-z]*.py"))
+        named = [name for name in found if not name.startswith("vs_")]
     for name in named:
-        session.run("python", f"tests/benchmarks/{name}.py")
+        session.run("python", f"tests/benchmarks/{name}.py", *options)

@@ -77,6 +77,7 @@ __all__ = [
 _HOMES: Final = {
     "trioserve.engine.engine": ("Answer", "ChoiceAnswer", "Engine", "EngineStatistics", "ModelInfo"),
     "trioserve.engine.generation": ("Generation",),
+    "trioserve.engine.observer": ("AbortCause", "ChoiceReport", "Observer", "RequestReport"),
     "trioserve.engine.open": ("open_engine",),
     "trioserve.engine.options": ("EngineOptions",),
     "trioserve.errors": (

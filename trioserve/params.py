@@ -51,6 +51,12 @@ def at_least(low: int) -> Callable[[object, attrs.Attribute[int], int], None]:
     return check
 
 
+def is_finite(_: object, attribute: attrs.Attribute[float], value: float) -> None:
+    """A validator of attrs fields: ParamError for a number that is negative, infinite or NaN."""
+    if not 0 <= value < math.inf:
+        raise ParamError(f"{attribute.name} must be a finite number, 0 or more, got {value}.", attribute.name)
+
+
 def _check_optional_int(name: str, value: object, low: int, high: int) -> None:
     if value is not None:
         _check_int(name, value, low, high)

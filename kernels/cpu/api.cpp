@@ -52,8 +52,8 @@ extern "C" {
 EXPORT const char* trioserve_level(int i) { return i >= 0 && i < level_count ? levels[i]->name : nullptr; }
 
 // A decoder without weights; null if there is no memory for it, or no such level.
-EXPORT Decoder* trioserve_decoder_new(const Spec* spec, const double* frequencies, const uint8_t* has_window, int page_count,
-                               int threads, const char* level) {
+EXPORT Decoder* trioserve_decoder_new(const Spec* spec, const double* frequencies, const uint8_t* has_window,
+                                      int page_count, int threads, const char* level) {
   const Level* found = find_level(level);
   if (!found) return nullptr;
   try {
@@ -98,9 +98,10 @@ EXPORT void trioserve_dequantise(int kind, const uint8_t* data, int rows, int wi
     dequantise((Kind)kind, data + row_bytes((Kind)kind, width) * (size_t)r, width, out + (size_t)r * width);
 }
 
-// out [columns][rows] = x [columns][width] times the matrix, [rows][width]. Returns 1 if there is no such level or kind.
+// out [columns][rows] = x [columns][width] times the matrix, [rows][width]. Returns 1 if there is no such level or
+// kind.
 EXPORT int trioserve_multiply(const char* level, int kind, const uint8_t* data, int rows, int width, const float* x,
-                       int columns, float* out) {
+                              int columns, float* out) {
   const Level* found = find_level(level);
   if (!found || !row_bytes((Kind)kind, width)) return 1;
   const int groups = groups_of(width), padded = groups * GROUP;

@@ -71,11 +71,19 @@ static void score_pages(const float* const* queries, const uint16_t* const* keys
   for (int p = 0; p < pages; p += PAGES_AT_ONCE) {
     float* to = scores + p * PAGE;
     switch (pages - p < PAGES_AT_ONCE ? pages - p : PAGES_AT_ONCE) {
-      case 1: score_tile<Q, 1>(queries, keys + p, head_dim, to); break;
-      case 2: score_tile<Q, 2>(queries, keys + p, head_dim, to); break;
+      case 1:
+        score_tile<Q, 1>(queries, keys + p, head_dim, to);
+        break;
+      case 2:
+        score_tile<Q, 2>(queries, keys + p, head_dim, to);
+        break;
 #if defined(__AVX512F__)
-      case 3: score_tile<Q, 3>(queries, keys + p, head_dim, to); break;
-      case 4: score_tile<Q, 4>(queries, keys + p, head_dim, to); break;
+      case 3:
+        score_tile<Q, 3>(queries, keys + p, head_dim, to);
+        break;
+      case 4:
+        score_tile<Q, 4>(queries, keys + p, head_dim, to);
+        break;
 #endif
     }
   }
@@ -89,38 +97,68 @@ static void add_values(const float* weights, const float* factors, const uint16_
     for (int p = 0; p * PAGE < tokens; p++) from[p] = values[p] + d;
     const int vectors = (head_dim - d) / LANES;
     switch (vectors < VECTORS_AT_ONCE ? vectors : VECTORS_AT_ONCE) {
-      case 1: value_tile<Q, 1>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
-      case 2: value_tile<Q, 2>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
+      case 1:
+        value_tile<Q, 1>(weights, factors, from, tokens, head_dim, totals + d, stride);
+        break;
+      case 2:
+        value_tile<Q, 2>(weights, factors, from, tokens, head_dim, totals + d, stride);
+        break;
 #if defined(__AVX512F__)
-      case 3: value_tile<Q, 3>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
-      case 4: value_tile<Q, 4>(weights, factors, from, tokens, head_dim, totals + d, stride); break;
+      case 3:
+        value_tile<Q, 3>(weights, factors, from, tokens, head_dim, totals + d, stride);
+        break;
+      case 4:
+        value_tile<Q, 4>(weights, factors, from, tokens, head_dim, totals + d, stride);
+        break;
 #endif
     }
   }
 }
 
 #if defined(__AVX512F__)
-#define FOR_QUERIES(count, call)                                          \
-  switch (count) {                                                        \
-    case 1: call(1); break;                                               \
-    case 2: call(2); break;                                               \
-    case 3: call(3); break;                                               \
-    case 4: call(4); break;                                               \
-    case 5: call(5); break;                                               \
-    case 6: call(6); break;                                               \
+#define FOR_QUERIES(count, call) \
+  switch (count) {               \
+    case 1:                      \
+      call(1);                   \
+      break;                     \
+    case 2:                      \
+      call(2);                   \
+      break;                     \
+    case 3:                      \
+      call(3);                   \
+      break;                     \
+    case 4:                      \
+      call(4);                   \
+      break;                     \
+    case 5:                      \
+      call(5);                   \
+      break;                     \
+    case 6:                      \
+      call(6);                   \
+      break;                     \
   }
 #elif defined(__AVX2__)
-#define FOR_QUERIES(count, call)                                          \
-  switch (count) {                                                        \
-    case 1: call(1); break;                                               \
-    case 2: call(2); break;                                               \
-    case 3: call(3); break;                                               \
+#define FOR_QUERIES(count, call) \
+  switch (count) {               \
+    case 1:                      \
+      call(1);                   \
+      break;                     \
+    case 2:                      \
+      call(2);                   \
+      break;                     \
+    case 3:                      \
+      call(3);                   \
+      break;                     \
   }
 #else
-#define FOR_QUERIES(count, call)                                          \
-  switch (count) {                                                        \
-    case 1: call(1); break;                                               \
-    case 2: call(2); break;                                               \
+#define FOR_QUERIES(count, call) \
+  switch (count) {               \
+    case 1:                      \
+      call(1);                   \
+      break;                     \
+    case 2:                      \
+      call(2);                   \
+      break;                     \
   }
 #endif
 

@@ -37,9 +37,9 @@ struct Step {
 enum class Outcome : int32_t {
   DONE = 0,
   INTERRUPTED = 1,
-  NO_TOKEN = 2,   // the logits of a row have no finite maximum
+  NO_TOKEN = 2,  // the logits of a row have no finite maximum
   NO_MEMORY = 3,
-  BAD_STEP = 4,   // an id or a position is out of range; nothing was computed
+  BAD_STEP = 4,  // an id or a position is out of range; nothing was computed
 };
 
 class Decoder {
@@ -112,8 +112,8 @@ class Decoder {
   std::vector<Block> blocks_;
   std::vector<int> block_of_row_;
   std::vector<int> span_of_token_;
-  std::vector<int> wanted_;       // tokens whose logits are wanted, in order
-  std::vector<int> first_draw_;   // of each of them, and one more at the end
+  std::vector<int> wanted_;      // tokens whose logits are wanted, in order
+  std::vector<int> first_draw_;  // of each of them, and one more at the end
   std::atomic<bool> interrupted_{false};
   bool stopped_ = false;
   std::atomic<bool> no_token_{false};

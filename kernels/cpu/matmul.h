@@ -69,8 +69,7 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
       for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], weights, activations + i * W + c);
     }
     const F scale = load_halves(panel + int8_scales(g));
-    for (int c = 0; c < W; c++)
-      result[c] = fma(to_float(I{dot[c]}), mul(scale, all(summaries[c])), result[c]);
+    for (int c = 0; c < W; c++) result[c] = fma(to_float(I{dot[c]}), mul(scale, all(summaries[c])), result[c]);
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }
@@ -224,8 +223,7 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
     for (int i = 0; i < CHUNKS; i++)
       for (int c = 0; c < W; c++) add_dot4(dot[c], bytes + 64 * i, values + CHUNK * (i * W + c));
     const F scale = load_halves(panel + int8_scales(g));
-    for (int c = 0; c < W; c++)
-      result[c] = fma(to_float(load_sums(dot[c])), mul(scale, all(summaries[c])), result[c]);
+    for (int c = 0; c < W; c++) result[c] = fma(to_float(load_sums(dot[c])), mul(scale, all(summaries[c])), result[c]);
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }
@@ -249,13 +247,17 @@ using Product = void (*)(const uint8_t*, int, const int8_t*, const float*, float
 // out[width][16] = panel x tile
 static void product(Format format, const uint8_t* panel, int groups, const int8_t* values, const float* summaries,
                     int width, float* out) {
-#define BOTH(W) {int4_product<W>, int8_product<W>}
-  static constexpr Product products[WIDEST_TILE][2] = {BOTH(1), BOTH(2), BOTH(3), BOTH(4),
+#define BOTH(W)                      \
+  {                                  \
+    int4_product<W>, int8_product<W> \
+  }
+  static constexpr Product products[WIDEST_TILE][2] = {BOTH(1),  BOTH(2), BOTH(3), BOTH(4),
 #if defined(__AVX2__)
-                                                       BOTH(5), BOTH(6),
+                                                       BOTH(5),  BOTH(6),
 #endif
 #if defined(__AVX512VNNI__)
-                                                       BOTH(7), BOTH(8), BOTH(9), BOTH(10), BOTH(11), BOTH(12)
+                                                       BOTH(7),  BOTH(8), BOTH(9), BOTH(10),
+                                                       BOTH(11), BOTH(12)
 #endif
   };
 #undef BOTH

@@ -101,9 +101,12 @@ Group4 read_q4_k(const uint8_t* row, int group) {
 
 Group4 read_group4(Kind kind, const uint8_t* row, int group) {
   switch (kind) {
-    case Kind::Q4_0: return read_q4_0(row, group);
-    case Kind::Q4_1: return read_q4_1(row, group);
-    default: return read_q4_k(row, group);
+    case Kind::Q4_0:
+      return read_q4_0(row, group);
+    case Kind::Q4_1:
+      return read_q4_1(row, group);
+    default:
+      return read_q4_k(row, group);
   }
 }
 
@@ -124,15 +127,15 @@ float read_bf16(const uint8_t* p) {
   return value;
 }
 
-// A group of 8-bit values from any kind: multiples of the largest magnitude / 127, the scale rounded to a float16 first.
+// A group of 8-bit values from any kind: multiples of the largest magnitude / 127, the scale rounded to a float16
+// first.
 float quantise_group(const float* x, int count, int8_t* out) {
   float most = 0.0f;
   for (int i = 0; i < count; i++) most = std::fmax(most, std::fabs(x[i]));
   float scale = half_to_float(float_to_half(most / 127.0f));
   // rounded down, the scale could leave the largest value out of range
   if (scale * 127.5f < most) scale = half_to_float((uint16_t)(float_to_half(most / 127.0f) + 1));
-  for (int i = 0; i < GROUP; i++)
-    out[i] = i < count && scale > 0.0f ? (int8_t)std::lrintf(x[i] / scale) : (int8_t)0;
+  for (int i = 0; i < GROUP; i++) out[i] = i < count && scale > 0.0f ? (int8_t)std::lrintf(x[i] / scale) : (int8_t)0;
   return scale;
 }
 
@@ -180,14 +183,21 @@ bool is_known(int32_t kind) { return row_bytes((Kind)kind, 256) != 0; }
 size_t row_bytes(Kind kind, int width) {
   const size_t n = (size_t)width;
   switch (kind) {
-    case Kind::F32: return 4 * n;
+    case Kind::F32:
+      return 4 * n;
     case Kind::F16:
-    case Kind::BF16: return 2 * n;
-    case Kind::Q4_0: return n % 32 ? 0 : n / 32 * 18;
-    case Kind::Q4_1: return n % 32 ? 0 : n / 32 * 20;
-    case Kind::Q8_0: return n % 32 ? 0 : n / 32 * 34;
-    case Kind::Q4_K: return n % 256 ? 0 : n / 256 * 144;
-    case Kind::Q6_K: return n % 256 ? 0 : n / 256 * 210;
+    case Kind::BF16:
+      return 2 * n;
+    case Kind::Q4_0:
+      return n % 32 ? 0 : n / 32 * 18;
+    case Kind::Q4_1:
+      return n % 32 ? 0 : n / 32 * 20;
+    case Kind::Q8_0:
+      return n % 32 ? 0 : n / 32 * 34;
+    case Kind::Q4_K:
+      return n % 256 ? 0 : n / 256 * 144;
+    case Kind::Q6_K:
+      return n % 256 ? 0 : n / 256 * 210;
   }
   return 0;
 }
@@ -198,7 +208,9 @@ Format packed_format(Kind kind) {
 
 void dequantise(Kind kind, const uint8_t* row, int width, float* out) {
   switch (kind) {
-    case Kind::F32: memcpy(out, row, 4 * (size_t)width); return;
+    case Kind::F32:
+      memcpy(out, row, 4 * (size_t)width);
+      return;
     case Kind::F16:
       for (int i = 0; i < width; i++) out[i] = read_half(row + 2 * i);
       return;
@@ -217,8 +229,7 @@ void dequantise(Kind kind, const uint8_t* row, int width, float* out) {
     default:
       for (int g = 0; g < width / GROUP; g++) {
         const Group4 group = read_group4(kind, row, g);
-        for (int i = 0; i < GROUP; i++)
-          out[g * GROUP + i] = group.scale * (float)group.nibbles[i] + group.minimum;
+        for (int i = 0; i < GROUP; i++) out[g * GROUP + i] = group.scale * (float)group.nibbles[i] + group.minimum;
       }
   }
 }

@@ -54,7 +54,8 @@ EXPORT int trioserve_attend(const char* level, int queries, int head_dim, float 
   const AttentionShape shape{1, head_dim, queries, soft_cap, window};
   const int count = (tokens + PAGE - 1) / PAGE, stride = shape.state_floats();
   const size_t page = page_halves(1, head_dim);
-  Buffer pages(page * count * sizeof(uint16_t)), table(count * sizeof(int32_t)), states(2 * queries * stride * sizeof(float));
+  Buffer pages(page * count * sizeof(uint16_t)), table(count * sizeof(int32_t)),
+      states(2 * queries * stride * sizeof(float));
   uint16_t* halves = pages.as<uint16_t>();
   for (size_t i = 0; i < page * count; i++) halves[i] = (uint16_t)stale;
   for (int i = 0; i < count; i++) table.as<int32_t>()[i] = i;

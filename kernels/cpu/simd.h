@@ -266,7 +266,7 @@ INLINE uint16_t float_to_half(float x) {
   const uint32_t sign = word >> 16 & 0x8000, magnitude = word & 0x7fffffff;
   if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
   if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00);  // rounds to infinity
-  if (magnitude < 0x38800000) {  // subnormal: let the addition round it
+  if (magnitude < 0x38800000) {                                   // subnormal: let the addition round it
     float a;
     memcpy(&a, &magnitude, sizeof a);
     a += 0.5f;

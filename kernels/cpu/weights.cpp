@@ -101,7 +101,8 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
   }
   if (layer < 0 && (name == "embedding" || name == "head")) {
     if (!row_bytes(kind, e)) throw std::invalid_argument("rows of no such width");
-    if (name == "head" || spec.tied_head) head = pack(kind, data, spec.vocab_size, e, take(packed_bytes(kind, spec.vocab_size, e)), team);
+    if (name == "head" || spec.tied_head)
+      head = pack(kind, data, spec.vocab_size, e, take(packed_bytes(kind, spec.vocab_size, e)), team);
     if (name == "embedding" && !(spec.tied_head && kind == Kind::Q8_0)) {
       embedding_kind_ = kind;
       embedding_ = Buffer(row_bytes(kind, e) * (size_t)spec.vocab_size);
@@ -110,7 +111,8 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
     }
     return;
   }
-  const auto* place = std::find_if(std::begin(places), std::end(places), [&](const Place& p) { return name == p.name; });
+  const auto* place =
+      std::find_if(std::begin(places), std::end(places), [&](const Place& p) { return name == p.name; });
   if (place == std::end(places) || layer < 0 || layer >= spec.layers) throw std::invalid_argument("no such weight");
   if (!row_bytes(kind, place->width)) throw std::invalid_argument("rows of no such width");
   LayerWeights& weights = layers[(size_t)layer];
@@ -120,8 +122,8 @@ void Weights::set(const std::string& name, int layer, Kind kind, const uint8_t* 
   else if (is_up || place->matrix == &LayerWeights::gate)
     pack_half(layer, is_up, kind, data, team);
   else
-    weights.*place->matrix = pack(kind, data, place->rows, place->width,
-                                  take(packed_bytes(kind, place->rows, place->width)), team);
+    weights.*place->matrix =
+        pack(kind, data, place->rows, place->width, take(packed_bytes(kind, place->rows, place->width)), team);
 }
 
 void Weights::embed(int token, float* out) const {

@@ -43,11 +43,10 @@ struct LayerWeights {
 
 class Weights {
  public:
-  explicit Weights(const Spec& spec)
-      : spec(spec), layers((size_t)spec.layers), halves_((size_t)spec.layers) {}
+  explicit Weights(const Spec& spec) : spec(spec), layers((size_t)spec.layers), halves_((size_t)spec.layers) {}
 
-  // Pack one weight; `layer` is -1 for those of no layer. `data` need not outlive the call. Throws std::invalid_argument
-  // if the model has no such weight or it has no such kind.
+  // Pack one weight; `layer` is -1 for those of no layer. `data` need not outlive the call. Throws
+  // std::invalid_argument if the model has no such weight or it has no such kind.
   void set(const std::string& name, int layer, Kind kind, const uint8_t* data, Team& team);
 
   // One token's row of the embedding, [embedding_dim].

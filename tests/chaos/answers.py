@@ -9,15 +9,19 @@ choices themselves.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import trio
 from calls import AGREEMENT, BadCall, Call
 from oracle import child_seed
 from world import PAGE_SIZE, poison_message
+
+_TIERS: Final = {"stop": 0, "length": 0, "cancelled": 1, "error": 2}
+"""How a candidate ended: the lowest are the best."""
 
 
 class WrongAnswer(Exception):  # noqa: N818  # it is no error of the program's
@@ -45,7 +49,7 @@ class Outcome:
     """What a correct answer was."""
 
     name: str
-    """"whole", "streamed", "choice failed", "queue full"."""
+    """"whole", "best of more", "streamed", "choice failed", "queue full"."""
     completion_tokens: int = 0
     cached_tokens: int = 0
     choices: int = 0
@@ -114,7 +118,7 @@ def _failure(index: int) -> str:
 async def _check_failure(call: Call, error: dict[str, Any]) -> None:
     """FAN-23, FAN-28: the real message of a choice that had to fail."""
     require(error["code"] == "generation_failed", f"an error that nobody made: {error!r}")
-    index = next((i for i in range(call.choices) if error["message"] == _failure(i)), None)
+    index = next((i for i in range(call.candidates * len(call.prompts)) if error["message"] == _failure(i)), None)
     require(index is not None, f"not an error of ours: {error!r}")
     assert index is not None
     # without a seed nothing tells which one it was
@@ -128,7 +132,7 @@ async def _check_whole(call: Call, answer: dict[str, Any]) -> Outcome:
     choices = answer["choices"]
     require([choice["index"] for choice in choices] == list(range(call.choices)), "indices out of order")
     texts = [choice["message"]["content"] if call.chat else choice["text"] for choice in choices]
-    return await _check_choices(call, texts, choices, answer["usage"], "whole")
+    return await _check_choices(call, texts, choices, answer["usage"], "best of more" if call.ranked else "whole")
 
 
 async def _check_choices(
@@ -142,10 +146,12 @@ async def _check_choices(
         p, j = divmod(index, call.n)
         # without a seed, each prompt gets one of its own
         base = endings[p * call.n]["seed"] if call.seed is None else call.seed
-        require(ending["seed"] == child_seed(base, j), f"choice {index} has the seed {ending['seed']}, base {base}")
+        c = _candidate(base, ending["seed"]) if call.ranked else j
+        require(c < call.candidates, f"choice {index} is no candidate: {ending}")
+        require(ending["seed"] == child_seed(base, c), f"choice {index} has the seed {ending['seed']}, base {base}")
         own, prompt_tokens = ending["usage"], len(call.prompts[p])
         require(text.startswith(call.echo(index)), f"choice {index} has no echo: {text!r}")
-        _compare(call, index, base, text.removeprefix(call.echo(index)), ending)
+        _compare(call, p * call.candidates + c, base, text.removeprefix(call.echo(index)), ending)
         require(own["shared_tokens"] == (prompt_tokens if j else 0), f"choice {index}: {own}")
         require(own["reasoning_tokens"] == 0, f"choice {index}: {own}")
         require(own["accepted_prediction_tokens"] <= own["completion_tokens"], f"choice {index}: {own}")
@@ -156,6 +162,13 @@ async def _check_choices(
         completion_tokens += own["completion_tokens"]
         cached_tokens += cached
     _check_verdict(call, texts, endings)
+    details = {"reasoning_tokens": 0, **drafted}
+    if call.ranked:
+        # never streamed, so there is a usage
+        assert usage is not None
+        details["discarded_tokens"] = usage["completion_tokens_details"]["discarded_tokens"]
+        await _check_ranking(call, endings, details["discarded_tokens"])
+        completion_tokens += details["discarded_tokens"]
     prompt_tokens = sum(map(len, call.prompts))
     if usage is not None:
         require(
@@ -165,18 +178,64 @@ async def _check_choices(
                 "completion_tokens": completion_tokens,
                 "total_tokens": prompt_tokens + completion_tokens,
                 "prompt_tokens_details": {"cached_tokens": cached_tokens},
-                "completion_tokens_details": {"reasoning_tokens": 0, **drafted},
+                "completion_tokens_details": details,
             },
             f"usage {usage}",
         )
     return Outcome(name=name, completion_tokens=completion_tokens, cached_tokens=cached_tokens, choices=len(endings))
 
 
+def _candidate(base: int, seed: int) -> int:
+    """Which candidate of a prompt has this seed."""
+    return (seed - base) % 2**64
+
+
+def _badness(mean_logprob: float | None) -> float:
+    return math.inf if mean_logprob is None else -mean_logprob
+
+
+async def _check_ranking(call: Call, endings: list[dict[str, Any]], discarded_tokens: int) -> None:
+    """FAN-32: the choices of each prompt are the best of its candidates, the best first; the others are paid for."""
+    assert call.seed is not None
+    tokens = 0
+    # it is not told how far a candidate came that was cancelled or failed, and is no choice
+    all_known = not call.may_be_cancelled
+    for p in range(len(call.prompts)):
+        ranks = [
+            (_TIERS[ending["finish_reason"]], _badness(ending["mean_logprob"]), _candidate(call.seed, ending["seed"]))
+            for ending in endings[p * call.n : (p + 1) * call.n]
+        ]
+        require(ranks == sorted(set(ranks)), f"the choices of prompt {p} are in the order {ranks}")
+        if call.may_be_cancelled:
+            continue
+        best = []
+        for c in range(call.candidates):
+            await trio.lowlevel.checkpoint()
+            replay = call.expected(p * call.candidates + c, call.seed)
+            if replay.poisoned:
+                require(call.isolates, f"answered, and candidate {c} of prompt {p} had to fail")
+                all_known = False
+            else:
+                best.append((_badness(replay.mean_logprob), c, replay.completion_tokens))
+        best.sort()
+        chosen = [c for tier, _, c in ranks if tier == 0]
+        require(chosen == [c for _, c, _ in best[: call.n]], f"the choices of prompt {p} are {chosen}, not {best}")
+        tokens += sum(count for _, _, count in best[call.n :])
+    require(
+        discarded_tokens == tokens or (discarded_tokens > tokens and not all_known),
+        f"{discarded_tokens} discarded tokens in place of {tokens}",
+    )
+
+
 def _compare(call: Call, index: int, base: int, text: str, ending: dict[str, Any]) -> None:
-    """One choice, without its echo, against its replay."""
+    """One candidate that is a choice, without its echo, against its replay."""
     reason, tokens = ending["finish_reason"], ending["usage"]["completion_tokens"]
     ended_early = reason in ("cancelled", "error")
     wanted = call.expected(index, base, tokens=tokens if ended_early else None)
+    if call.ranked:
+        require(ending["mean_logprob"] == wanted.mean_logprob, f"{ending}, wanted {wanted}")
+    else:
+        require("mean_logprob" not in ending, f"{ending} was not ranked")
     if reason == "error":
         # the text may lack the end of what was counted: a part of a character, or of a stop string
         whole = call.expected(index, base)
@@ -203,11 +262,17 @@ def _check_verdict(call: Call, texts: list[str], endings: list[dict[str, Any]]) 
     if rule is None or "cancelled" not in reasons:
         return
     natural = [texts[i].removeprefix(call.echo(i)) for i, reason in enumerate(reasons) if reason in ("stop", "length")]
+    # candidates that are no choices, of prompts whose choices all ended by themselves: others may have, too
+    unseen = sum(
+        call.candidates - call.n
+        for p in range(len(call.prompts))
+        if {"stop", "length"}.issuperset(reasons[p * call.n : (p + 1) * call.n])
+    )
     if "finished" in rule:
-        require(len(natural) >= rule["finished"], f"cancelled when only {len(natural)} had finished: {rule}")
+        require(len(natural) + unseen >= rule["finished"], f"cancelled when only {len(natural)} had finished: {rule}")
         return
     votes = Counter(found[-1] for text in natural if (found := re.findall(AGREEMENT, text)))
-    require(max(votes.values(), default=0) >= rule["agree"], f"cancelled when {votes} agree: {rule}")
+    require(max(votes.values(), default=0) + unseen >= rule["agree"], f"cancelled when {votes} agree: {rule}")
 
 
 class StreamFold:

@@ -59,6 +59,15 @@ class Call:
         return self.n * len(self.prompts)
 
     @property
+    def candidates(self) -> int:
+        """Of each prompt; its choices are the best of them (FAN-32)."""
+        return int(self.body.get("best_of", self.n))
+
+    @property
+    def ranked(self) -> bool:
+        return self.candidates > self.n
+
+    @property
     def seed(self) -> int | None:
         """The seed of choice 0; None if the server chooses."""
         seed = self.body.get("seed")
@@ -86,13 +95,16 @@ class Call:
         return self.body.get("choice_errors") == "isolate"
 
     def expected(self, index: int, seed: int, *, tokens: int | None = None) -> Replay:
-        """What choice ``index`` must say if choice 0 of its prompt has ``seed``; after ``tokens`` at the latest."""
-        p, j = divmod(index, self.n)
+        """What candidate ``index`` must say if the first of its prompt has ``seed``; after ``tokens`` at the latest.
+
+        Without ``best_of`` candidates are choices.
+        """
+        p, c = divmod(index, self.candidates)
         stop = self.body.get("stop") or ()
         max_tokens = self.body.get("max_tokens", self.body.get("max_completion_tokens"))
         return replay(
             self.prompts[p],
-            child_seed(seed, j),
+            child_seed(seed, c),
             max_tokens=max_tokens if tokens is None else tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             ignore_eos=bool(self.body.get("ignore_eos")),
@@ -110,6 +122,8 @@ def random_call(rng: random.Random, *, stream: bool | None = None) -> Call:
     if rng.random() < 0.7:
         body["n"] = rng.choice((1, 1, 1, 2, 3, 4, 8, MAX_N))
     _add_params(rng, body)
+    if not body["stream"] and rng.random() < 0.2 and body.get("temperature") != 0:
+        _add_best_of(rng, body)
     if body["stream"] and rng.random() < 0.6:
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": rng.random() < 0.3}
     if rng.random() < 0.02:
@@ -134,6 +148,8 @@ def long_call(rng: random.Random, *, stream: bool, prompt_tokens: int = 0, max_t
         "ignore_eos": True,
         "stream": stream,
     }
+    if not stream and rng.random() < 0.3:
+        _add_best_of(rng, body)
     return Call(path="/v1/completions", body=body, prompts=(text_prompt(text),))
 
 
@@ -169,6 +185,15 @@ def _add_params(rng: random.Random, body: dict[str, Any]) -> None:
         body["temperature"] = 0
     if rng.random() < 0.1:
         body["choice_errors"] = "isolate"
+    if rng.random() < 0.3:
+        body["prompt_lookup"] = rng.random() < 0.5
+
+
+def _add_best_of(rng: random.Random, body: dict[str, Any]) -> None:
+    body["best_of"] = min(MAX_N, body.get("n", 1) + rng.choice((0, 1, 2, 5)))
+    # by their seeds it is told which candidates the choices are
+    if body.get("seed") in (None, -1):
+        body["seed"] = rng.getrandbits(62)
 
 
 def _opening(rng: random.Random) -> str:
@@ -183,12 +208,22 @@ def _chat(rng: random.Random, body: dict[str, Any]) -> Call:
     if "max_tokens" in body and rng.random() < 0.5:
         body["max_completion_tokens"] = body.pop("max_tokens")
     body["messages"] = [{"role": role, "content": content} for role, content in messages]
-    return Call(path="/v1/chat/completions", body=body, prompts=(chat_prompt(messages),))
+    call = Call(path="/v1/chat/completions", body=body, prompts=(chat_prompt(messages),))
+    if rng.random() < 0.2:
+        body["prediction"] = {"type": "content", "content": _prediction(rng, call)}
+    return call
+
+
+def _prediction(rng: random.Random, call: Call) -> str:
+    """The beginning of what a choice says, with a mistake in it; or something that it does not say, without a seed."""
+    text = call.expected(rng.randrange(call.choices), call.seed or 0).text[:100]
+    place = rng.randrange(len(text) + 1)
+    return f"{text[:place]}{rng.choice(_WORDS)}{text[place + 1 :]}"
 
 
 def _completion(rng: random.Random, body: dict[str, Any]) -> Call:
     count = rng.choice((1, 1, 1, 2, 3))
-    if count * body.get("n", 1) > MAX_CHOICES:
+    if count * body.get("best_of", body.get("n", 1)) > MAX_CHOICES:
         count = 1
     texts = [_opening(rng) for _ in range(count)]
     prompts = tuple(text_prompt(text) for text in texts)
@@ -248,6 +283,15 @@ BAD_CALLS: Final[tuple[BadCall, ...]] = (
     _wrong("stream_options", "stream_options", stream_options={"include_usage": True}),
     _wrong("stop_when", "stop_when", stop_when={"finished": 2}),
     _wrong("choice_errors", "choice_errors", choice_errors="ignore"),
+    _wrong("best_of is less than n", "best_of", n=3, best_of=2),
+    _wrong("best_of is too large", "best_of", best_of=MAX_N + 1, chat=True),
+    _wrong("best_of in a stream", "best_of", best_of=2, stream=True),
+    _wrong("prompt_lookup", "prompt_lookup", prompt_lookup="yes", chat=True),
+    _wrong("prediction", "prediction.type", prediction={"type": "text", "content": "x"}, chat=True),
+    _wrong("prediction of a completion", "prediction", prediction={"type": "content", "content": "x"}),
+    _wrong(
+        "prediction too long", "prediction", prediction={"type": "content", "content": "x" * CONTEXT_LENGTH}, chat=True
+    ),
     _wrong("no messages", "messages", chat=True, messages=[]),
     _wrong("role", "messages.0.role", chat=True, messages=[{"role": "bard", "content": "x"}]),
     _wrong("token id", "prompt", prompt=[1, POISON + 1], stream=True),

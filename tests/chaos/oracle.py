@@ -9,7 +9,7 @@ import codecs
 from typing import Final, Literal
 
 import attrs
-from world import CONTEXT_LENGTH, POISON, next_token, spell
+from world import CONTEXT_LENGTH, POISON, next_token, score, spell
 
 from trioserve.testing.tokenizer import EOS
 
@@ -24,6 +24,8 @@ class Replay:
     text: str
     reason: Literal["stop", "length"]
     completion_tokens: int
+    mean_logprob: float | None
+    """Of the tokens; None if there are none."""
     poisoned: bool = False
     """It can't be answered: it draws the token that fails a choice."""
 
@@ -41,30 +43,37 @@ def replay(
     if max_tokens is None:
         max_tokens = room if chat else min(COMPLETION_TOKENS, room)
     tokens: list[int] = []
+    scores: list[float] = []
     sequence = prompt
     text = ""
+
+    def ended(text: str, reason: Literal["stop", "length"], *, poisoned: bool = False) -> Replay:
+        mean = sum(scores) / len(scores) if scores else None
+        return Replay(text=text, reason=reason, completion_tokens=len(tokens), mean_logprob=mean, poisoned=poisoned)
+
     # with no help from the text layer but the standard library's
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while len(tokens) < max_tokens:
         token = next_token(sequence, seed % 2**64)
         tokens.append(token)
+        scores.append(score(sequence, seed % 2**64, token))
         sequence = (*sequence, token)
         if token == EOS and not ignore_eos:
             break
         if token == POISON:
-            return Replay(text=text, reason="stop", completion_tokens=len(tokens), poisoned=True)
+            return ended(text, "stop", poisoned=True)
         more = decoder.decode(spell(token))
         cut = _stop_cut(text, more, stop)
         text += more
         if cut is not None:
-            return Replay(text=text[:cut], reason="stop", completion_tokens=len(tokens))
-    ended = bool(tokens) and tokens[-1] == EOS and not ignore_eos
+            return ended(text[:cut], "stop")
+    stopped = bool(tokens) and tokens[-1] == EOS and not ignore_eos
     more = decoder.decode(b"", final=True)
     cut = _stop_cut(text, more, stop)
     text += more
     if cut is not None:
-        return Replay(text=text[:cut], reason="stop", completion_tokens=len(tokens))
-    return Replay(text=text, reason="stop" if ended else "length", completion_tokens=len(tokens))
+        return ended(text[:cut], "stop")
+    return ended(text, "stop" if stopped else "length")
 
 
 def _stop_cut(text: str, more: str, stop: tuple[str, ...]) -> int | None:

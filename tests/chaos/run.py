@@ -189,6 +189,8 @@ async def run_load(figures: Figures, requests: int, concurrency: int, step_secon
         "prompt tokens cached": totals.prompt_tokens_cached,
         "tokens recomputed": totals.tokens_recomputed,
         "preemptions": totals.preemptions,
+        "draft tokens": totals.draft_tokens,
+        "draft tokens accepted": totals.draft_tokens_accepted,
         "event loop late, 99 % of ticks, ms": run.ticker.percentile(0.99),
         "event loop late at most, ms": run.ticker.longest,
     }

@@ -22,3 +22,5 @@ def test_clients_that_do_their_worst_leave_nothing_behind(tmp_path: Path) -> Non
     assert figures["choices"] > 100
     assert figures["outcomes"]["left"] > 10
     assert figures["aborted"]["left"] > 10
+    assert figures["outcomes"]["best of more"] > 3
+    assert figures["measured"]["draft tokens accepted"] > 10

@@ -205,6 +205,8 @@ async def cancel(visit: Visit) -> None:
     """End a request, or one choice of it, by its name on another connection; and take what there is."""
     call = long_call(visit.rng, stream=visit.rng.random() < 0.5, prompt_tokens=visit.rng.choice((10, 200)))
     call = attrs.evolve(call, is_cancelled=True)
+    # which candidates were cancelled is told of choices only
+    call.body.pop("best_of", None)
     name = f"visit-{visit.number}"
     request = request_bytes("POST", call.path, headers={"X-Request-Id": name}, body=call.encoded())
     index = visit.rng.randrange(call.choices) if visit.rng.random() < 0.5 else None

@@ -104,6 +104,11 @@ def next_token(sequence: tuple[int, ...], seed: int) -> int:
     return _LETTERS[dice % len(_LETTERS)]
 
 
+def score(sequence: tuple[int, ...], seed: int, token_id: int) -> float:
+    """The log-probability of a token after ``sequence``; a multiple of 1/8, so that sums are exact."""
+    return -1.0 - hash((seed, sequence, token_id)) % 64 / 8
+
+
 def _open_character(sequence: tuple[int, ...]) -> bytes:
     """The bytes at the end that begin a character and don't complete it."""
     last = sequence[-1]
@@ -169,7 +174,12 @@ def open_chaos_engine(*, step_seconds: float, fails_at: int | None = None) -> En
         page_size=PAGE_SIZE,
         page_count=PAGE_COUNT,
     )
-    device = ChaosDevice(lambda draw: next_token(draw.prompt, draw.seed), info, step_seconds)
+    device = ChaosDevice(
+        lambda draw: next_token(draw.prompt, draw.seed),
+        info,
+        step_seconds,
+        lambda draw, token_id: score(draw.prompt, draw.seed, token_id),
+    )
     device.fails_at = fails_at
     model = ModelInfo(
         id=MODEL,

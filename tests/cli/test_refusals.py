@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ("serve --max-n 16385", "--max-n must be between 1 and 16384, got 16385."),
         ("serve --max-choices 0", "--max-choices must be at least 1, got 0."),
         ("serve --max-queued 0", "--max-queued must be at least 1, got 0."),
+        ("serve --max-overtaken inf", "--max-overtaken must be a finite number, 0 or more, got inf."),
         ("serve --greedy-n maybe", "'--greedy-n'"),
         ("serve --threads 0", "--threads must be between 1 and 1024, got 0."),
         ("serve --threads 1000000", "--threads must be between 1 and 1024, got 1000000."),

@@ -17,6 +17,7 @@ import h11
 import pytest
 import trio
 
+from trioserve.abc import DeviceInfo
 from trioserve.cli.commands import run
 from trioserve.cli.logs import configure_logs
 from trioserve.cli.serve import command_to_try, run_server
@@ -369,6 +370,7 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
         *("--host", "localhost", "--max-connections", 7, "--max-body-size", 999, "--keep-alive-timeout", 5.5),
         *("--slow-reader-timeout", 3, "--graceful-timeout", 0, "--threads", 2, "--context-length", 100),
         *("--kv-tokens", 4096, "--max-batch-tokens", 64, "--max-running", 9, "--no-prefix-cache"),
+        *("--max-overtaken", 0.5),
         *("--max-n", 3, "--max-choices", 5, "--greedy-n", "replicate", "--max-queued", 6, "--device", "reference"),
         *("--prompt-lookup", "--lookup-tokens", 2, "--lookup-rows", 6),
     )
@@ -386,6 +388,8 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
     assert (engine.max_batch_tokens, engine.max_running, engine.max_queued) == (64, 9, 6)
     assert (engine.limits.max_n, engine.limits.max_choices, engine.limits.greedy_n) == (3, 5, "replicate")
     assert (engine.prefix_cache, engine.device, engine.cache_dir) == (False, "reference", own_cache)
+    info = DeviceInfo(name="fake", vocab_size=10, context_length=100, page_size=4, page_count=25)
+    assert engine.max_overtaken_s == engine.scheduler_options(info).max_overtaken_s == 0.5
     assert (engine.prompt_lookup, engine.lookup_tokens, engine.lookup_rows) == (True, 2, 6)
 
 
@@ -393,10 +397,12 @@ def test_variables_are_flags(settings: Settings, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TRIOSERVE_MAX_N", "5")
     monkeypatch.setenv("TRIOSERVE_SLOW_READER_TIMEOUT", "4")
     monkeypatch.setenv("TRIOSERVE_PREFIX_CACHE", "false")
+    monkeypatch.setenv("TRIOSERVE_MAX_OVERTAKEN", "7.5")
     http, engine = settings()
     assert engine.limits.max_n == 5
     assert http.send_stall_timeout == 4
     assert not engine.prefix_cache
+    assert engine.max_overtaken_s == 7.5
     assert engine.prompt_lookup is None
     assert settings("--no-prompt-lookup")[1].prompt_lookup is False
     assert settings("--max-n", 6, "--prefix-cache")[1].limits.max_n == 6

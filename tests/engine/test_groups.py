@@ -49,6 +49,11 @@ def test_of_several_of_our_own_errors_the_first_comes_out() -> None:
     assert collapse(group(first, second), None) is first
 
 
+def test_of_choices_that_failed_together_that_of_the_lowest_index_comes_out() -> None:
+    errors = [ChoiceFailedError("x", "r", index) for index in (2, 0, 1)]
+    assert collapse(group(*errors, ParamError("b", "n")), None) is errors[1]
+
+
 async def test_cancellations_alone_are_one_cancellation_that_of_the_block() -> None:
     own, other = await a_cancelled(), await a_cancelled()
     assert collapse(group(other, own), own) is own

@@ -68,7 +68,9 @@ def test_strangers_in_the_batch_change_nothing(open_server: Callable, some_token
     assert server.most_rows == 1 + 7 + 4 + 8 * 3
     server.step(leaving=leavers)
     server.finish()
-    assert all(server.told[uid].has_left and len(server.told[uid].tokens) == 4 for uid in leavers)
+    assert all(server.told[uid].has_left for uid in leavers)
+    # those whose prompts begin like another's have let that one begin
+    assert {len(server.told[uid].tokens) for uid in leavers} == {3, 4}
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 16])

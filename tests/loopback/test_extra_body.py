@@ -21,6 +21,8 @@ from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve
 
 COLOURS = ["red", "green", "blue"]
+REPEATING = "la, la, la, la, la"
+"""What the choice with seed 4 says."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,6 +85,13 @@ def choice_errors(asked: Asked) -> None:  # FAN-24
     assert [choice.finish_reason for choice in answer.choices] == ["stop", "stop", "stop", "error"]
 
 
+def prompt_lookup(asked: Asked) -> None:
+    drafted, alone = (asked.answer(seed=4, max_tokens=30, prompt_lookup=asks) for asks in (True, False))
+    assert asked.text(drafted.choices[0]) == asked.text(alone.choices[0]) == REPEATING
+    assert drafted.usage.completion_tokens_details.accepted_prediction_tokens > 0
+    assert alone.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
 def continuous_usage_stats(asked: Asked) -> None:  # FAN-20
     options = {"include_usage": True, "continuous_usage_stats": True}
     *chunks, last = asked.answer(n=2, stream=True, stream_options=options)
@@ -133,8 +142,8 @@ def discarded_tokens(asked: Asked) -> None:  # FAN-32
 EXTENSIONS: dict[str, Check] = {
     check.__name__: check
     for check in (
-        *(top_k, min_p, ignore_eos, choice_params, stop_when, choice_errors, continuous_usage_stats),
-        *(seed, usage, error, max_model_len, best_of, mean_logprob, discarded_tokens),
+        *(top_k, min_p, ignore_eos, choice_params, stop_when, choice_errors, prompt_lookup),
+        *(continuous_usage_stats, seed, usage, error, max_model_len, best_of, mean_logprob, discarded_tokens),
     )
 }
 """What shows that each extension works; a new one must be added."""
@@ -161,8 +170,27 @@ both = pytest.mark.parametrize("kind", ["chat", "completion"])
 @both
 @pytest.mark.parametrize("name", EXTENSIONS)
 async def test_an_extension_works_through_the_official_client(kind: str, name: str) -> None:
-    async with serving(kind, say([*COLOURS, "x"]), tokenizer=BrokenTokenizer()) as asked:
+    async with serving(kind, say([*COLOURS, "x", REPEATING]), tokenizer=BrokenTokenizer()) as asked:
         await trio.to_thread.run_sync(EXTENSIONS[name], asked)
+
+
+async def test_a_prediction_is_openai_s_own_and_its_counts_are_where_openai_has_them() -> None:
+    def ask(asked: Asked) -> None:
+        answer = asked.client.chat.completions.create(
+            model=FAKE_MODEL,
+            messages=[{"role": "user", "content": "go"}],
+            prediction={"type": "content", "content": "a red house"},
+        )
+        assert answer.choices[0].message.content == "a big house"
+        assert answer.usage is not None
+        details = answer.usage.completion_tokens_details
+        assert details is not None
+        assert details.accepted_prediction_tokens == answer.usage.completion_tokens - len(asked.device.plans) > 0
+        assert details.rejected_prediction_tokens is not None
+        assert details.rejected_prediction_tokens > 0
+
+    async with serving("chat", say("a big house")) as asked:
+        await trio.to_thread.run_sync(ask, asked)
 
 
 @both

@@ -14,7 +14,12 @@ EXTENSIONS = ("tests/engine/test_extensions.py",)
 BEST_OF = ("tests/engine/test_ranking.py", "tests/engine/test_best_of.py")
 ROUTES = ("tests/web/test_routes.py",)
 WIRE = ("tests/wire",)
+ORDER = ("tests/sched/test_waiting.py", "tests/sched/test_admission.py")
+GROUPLESS = ("tests/engine/test_groupless.py",)
 DRAFTS = ("tests/sched/test_drafts.py",)
+SAMPLER = ("tests/kernels/test_sampler.py",)
+NATIVE_SAMPLER = ("tests/kernels/test_native_sampler.py",)
+REFERENCE = ("tests/device/test_reference.py",)
 
 
 @attrs.frozen
@@ -25,6 +30,11 @@ class Mutation:
     old: str
     new: str
     tests: tuple[str, ...]
+
+    @property
+    def is_native(self) -> bool:
+        """It breaks what the native library is made of."""
+        return self.path.endswith((".cpp", ".h"))
 
 
 MUTATIONS = (
@@ -85,6 +95,30 @@ MUTATIONS = (
         SCHED,
     ),
     Mutation(
+        "FAN-13",
+        "siblings wait for a token of the first choice, not for its admission",
+        "trioserve/engine/groupless.py",
+        "                gate.admitted.set()\n",
+        "                gate.admitted.set()\n                gate.open()\n",
+        GROUPLESS,
+    ),
+    Mutation(
+        "FAN-13",
+        "no sibling is submitted if the first choice fails",
+        "trioserve/engine/gate.py",
+        "            self.error = error\n            self._parked.unpark_all()",
+        "            self.open()",
+        GROUPLESS,
+    ),
+    Mutation(
+        "FAN-13",
+        "if the first choice is cancelled the next goes first",
+        "trioserve/engine/gate.py",
+        "        elif not self.is_open:\n            self._parked.unpark_all()",
+        "        elif not self.is_open:\n            self.open()",
+        GROUPLESS,
+    ),
+    Mutation(
         "FAN-14",
         "choice j has the seed s + j",
         "trioserve/sched/seeds.py",
@@ -99,6 +133,22 @@ MUTATIONS = (
         "rows.counters.append(position)",
         "rows.counters.append(len(self.draws))",
         SCHED,
+    ),
+    Mutation(
+        "FAN-15",
+        "a position has its own random number",
+        "kernels/reference/sampler.py",
+        "return pick(weights, uniform(seed, position))",
+        "return pick(weights, uniform(seed, 0))",
+        SAMPLER,
+    ),
+    Mutation(
+        "FAN-15",
+        "a position has its own random number, in native code too",
+        "kernels/cpu/sampler.h",
+        "uniform(row.seed, row.counter)",
+        "uniform(row.seed, 0)",
+        NATIVE_SAMPLER,
     ),
     Mutation(
         "FAN-15",
@@ -208,8 +258,8 @@ MUTATIONS = (
         "FAN-23",
         "a failed choice ends its siblings",
         "trioserve/engine/choice.py",
-        "            raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error",
-        '            return self._finish("error", None, message)',
+        "        raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error",
+        "        return last",
         LIFETIME,
     ),
     Mutation(
@@ -243,6 +293,14 @@ MUTATIONS = (
         "        self._client_left = True\n        self.nursery.cancel_scope.cancel()",
         "        self._client_left = True",
         ROUTES,
+    ),
+    Mutation(
+        "FAN-25",
+        "a choice is aborted in an engine without groups too",
+        "trioserve/engine/groupless.py",
+        "                member.aborted.cancel()\n",
+        "",
+        GROUPLESS,
     ),
     Mutation(
         "FAN-26",
@@ -328,8 +386,8 @@ MUTATIONS = (
         "FAN-32",
         "a log-probability is that of the drawn token",
         "trioserve/sched/commit.py",
-        "(result.logprobs[row],)",
-        "(result.logprobs[0],)",
+        "tuple(result.logprobs[row : row + len(token_ids)])",
+        "tuple(result.logprobs[: len(token_ids)])",
         SCHED,
     ),
     Mutation(
@@ -349,6 +407,30 @@ MUTATIONS = (
         WIRE,
     ),
     Mutation(
+        "FAN-32",
+        "a log-probability is that of the raw logits",
+        "kernels/reference/sampler.py",
+        "return float(differences[token_id] - np.log(np.cumsum(np.exp(differences))[-1]))",
+        "return float(differences[token_id])",
+        (*SAMPLER, *REFERENCE),
+    ),
+    Mutation(
+        "FAN-32",
+        "an engine that gives no log-probabilities ranks nothing",
+        "trioserve/engine/groupless.py",
+        "if is_ranked and not self._engine.has_logprobs:",
+        "if False:",
+        GROUPLESS,
+    ),
+    Mutation(
+        "FAN-32",
+        "an engine that promised log-probabilities has to give them",
+        "trioserve/engine/groupless.py",
+        "if spec.logprobs and len(progress.logprobs) != len(progress.token_ids):",
+        "if False:",
+        GROUPLESS,
+    ),
+    Mutation(
         "FAN-33",
         "a choice's own parameters count",
         "trioserve/params.py",
@@ -363,5 +445,53 @@ MUTATIONS = (
         '            self._deliver(Delivery(uid=uid, finish="cancelled"))',
         "            self._tickets.pop(uid).end()",
         LIFETIME,
+    ),
+    Mutation(
+        "order",
+        "the best cached group starts first",
+        "trioserve/sched/waiting.py",
+        "sorted(ready[aged:], key=self._share, reverse=True)",
+        "ready[aged:]",
+        ORDER,
+    ),
+    Mutation(
+        "order",
+        "a group is overtaken for a while only",
+        "trioserve/sched/waiting.py",
+        "return self._max_overtaken_s == 0 or (",
+        "return self._max_overtaken_s == 0 and (",
+        ORDER,
+    ),
+    Mutation(
+        "order",
+        "nothing new starts beside an aged group that does not fit",
+        "trioserve/sched/planner.py",
+        "elif is_aged or roster.memory",
+        "elif roster.memory",
+        ORDER,
+    ),
+    Mutation(
+        "order",
+        "groups with the same prompt that wait together compute it once",
+        "trioserve/sched/planner.py",
+        "if not is_aged and match.next_page in coming",
+        "if is_aged and match.next_page in coming",
+        ORDER,
+    ),
+    Mutation(
+        "order",
+        "age counts from admission",
+        "trioserve/sched/waiting.py",
+        "prompt.order = (self._admissions, PROMPT_INDEX)",
+        "prompt.order = (prompt.group.number, PROMPT_INDEX)",
+        ORDER,
+    ),
+    Mutation(
+        "order",
+        "a match follows an eviction",
+        "trioserve/sched/prefix.py",
+        "            self._version += 1\n            evicted",
+        "            evicted",
+        ("tests/sched/test_prefix.py",),
     ),
 )

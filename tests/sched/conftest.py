@@ -160,6 +160,15 @@ class Told:
     aborted: bool = False
 
 
+@attrs.define(eq=False)
+class Arrival:
+    """A group as it came: what has to be known to see that nothing starves."""
+
+    uids: list[Uid]
+    overtaken: float | None = None
+    """When a later one was first admitted before it."""
+
+
 class Simulation:
     """A SchedulerState with its device. Every delivery is checked when it comes, and the books after every call."""
 
@@ -172,6 +181,7 @@ class Simulation:
         max_queued: int = 1000,
         max_batch_tokens: int = 64,
         prefix_cache: bool = True,
+        max_overtaken_s: float = 10.0,
         lookup_rows: int = 0,
         lookup_tokens: int = 4,
     ) -> None:
@@ -182,6 +192,7 @@ class Simulation:
             max_queued=max_queued,
             max_batch_tokens=max_batch_tokens,
             prefix_cache=prefix_cache,
+            max_overtaken_s=max_overtaken_s,
             lookup_rows=lookup_rows,
             lookup_tokens=lookup_tokens,
         )
@@ -193,6 +204,8 @@ class Simulation:
         self.resting: set[Uid] = set()  # those that were paused when the step in flight was planned
         self.in_flight: tuple[StepPlan, StepResult] | None = None
         self.now = 0.0
+        self.planned = 0.0  # when the step in flight was
+        self.queue: list[Arrival] = []
         self._groups = 0
 
     def __getitem__(self, uid: str) -> Told:
@@ -257,7 +270,9 @@ class Simulation:
         self.state.submit(group, self.now)
         self.told.update((spec.uid, Told(tuple(prompt), spec)) for spec in specs)
         self.state.check()
-        return [spec.uid for spec in specs]
+        uids = [spec.uid for spec in specs]
+        self.queue.append(Arrival(uids))
+        return uids
 
     def abort(self, uid: str) -> bool:
         known = self.state.abort(Uid(uid))
@@ -279,6 +294,7 @@ class Simulation:
     def begin(self) -> StepPlan | None:
         """Plan a step and run it on the device; its result is still to be committed."""
         self.resting = set(self.paused)
+        self.planned = self.now
         plan = self.state.plan(self.now)
         self.state.check()
         if plan is not None:
@@ -295,6 +311,7 @@ class Simulation:
         self.state.check()
         for delivery in deliveries:
             self._receive(delivery)
+        self._check_order({delivery.uid for delivery in deliveries if delivery.admitted is not None})
         return deliveries
 
     def step(self) -> list[Delivery] | None:
@@ -321,6 +338,23 @@ class Simulation:
         assert all(rows == starts[span + 1] - starts[span] for span, rows in rows_of.items() if rows > 1)
         assert sum(drafting) <= self.options.draft_rows
         assert max(drafting, default=0) <= 1 + self.options.lookup_tokens
+
+    def _check_order(self, admitted: set[Uid]) -> None:
+        """Nobody was overtaken for longer than may be."""
+        if not admitted:
+            return
+        youngest = max(i for i, arrival in enumerate(self.queue) if not admitted.isdisjoint(arrival.uids))
+        overtaken = [arrival for arrival in self.queue[:youngest] if admitted.isdisjoint(arrival.uids)]
+        for arrival in overtaken:
+            waiting = [uid for uid in arrival.uids if not self.told[uid].aborted]
+            if not self.resting.issuperset(waiting):
+                assert self.options.max_overtaken_s > 0
+                assert arrival.overtaken is None or self.planned - arrival.overtaken < self.options.max_overtaken_s
+            arrival.overtaken = self.planned if arrival.overtaken is None else arrival.overtaken
+        later = self.queue[youngest + 1 :]
+        self.queue = [
+            arrival for arrival in overtaken if not all(self.told[uid].aborted for uid in arrival.uids)
+        ] + later
 
     def _receive(self, delivery: Delivery) -> None:
         told = self.told[delivery.uid]

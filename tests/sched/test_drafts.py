@@ -135,8 +135,8 @@ def test_drafts_share_the_rows_that_decodes_leave(simulate: Callable) -> None:
 
 def test_rows_that_one_leaves_go_to_the_next(simulate: Callable) -> None:
     sim = simulate(lookup_rows=6, lookup_tokens=4)
-    sim.submit([*PROMPT, 0], max_tokens=16, prompt_lookup=False)
-    prompt = [*PROMPT, 1]
+    sim.submit([0, *PROMPT], max_tokens=16, prompt_lookup=False)
+    prompt = [1, *PROMPT]
     sim.submit(prompt, max_tokens=16, prompt_lookup=False, prediction=sim.almost(prompt, 0, wrong=0))
     sim.steps(3)
     assert widths(sim)[-1] == [1, 5]

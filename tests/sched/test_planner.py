@@ -87,8 +87,8 @@ def test_groups_start_in_the_order_they_came(simulate: Callable) -> None:  # cas
     assert order == uids
 
 
-def test_nothing_overtakes_a_prompt_that_waits_for_pages(simulate: Callable) -> None:
-    sim = simulate(page_count=4)
+def test_nothing_overtakes_a_prompt_that_waits_for_pages_if_nothing_may(simulate: Callable) -> None:
+    sim = simulate(page_count=4, max_overtaken_s=0)
     sim.submit([1] * 5, seed=1, max_tokens=4)
     sim.steps(2)
     sim.submit([2] * 9, seed=2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import product
 
 import attrs
 import hypothesis.strategies as st
@@ -20,11 +21,12 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
 )
 
 from trioserve.sched.pages import PagePool
-from trioserve.sched.prefix import PrefixTree
+from trioserve.sched.prefix import Match, PrefixTree
 
 SETTINGS = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None)
 
@@ -49,6 +51,7 @@ class PoolAndTree(RuleBasedStateMachine):
         self.pool = PagePool(count)
         self.tree = PrefixTree(self.pool, size)
         self.live: list[User] = []
+        self.matches: list[Match] = []
         self.known: dict[tuple[int, ...], int] = {}
         self.used: list[tuple[int, ...]] = []  # the keys of `known`, least recently used first
 
@@ -67,14 +70,33 @@ class PoolAndTree(RuleBasedStateMachine):
         keys = [key for key, page in zip(keys, reversed(pages), strict=True) if self.known.get(key) == page]
         self.used = [key for key in self.used if key not in keys] + keys
 
+    def expected(self, tokens: Sequence[int]) -> list[int]:
+        """The pages that are to be found."""
+        pages: list[int] = []
+        while (len(pages) + 1) * self.size < len(tokens) and self.key(tokens, len(pages)) in self.known:
+            pages.append(self.known[self.key(tokens, len(pages))])
+        return pages
+
+    @rule(user=users, more=st.lists(st.integers(0, 1), max_size=3))
+    def remember(self, user: User, more: list[int]) -> None:
+        self.matches = [*self.matches[-3:], self.tree.match(array("i", [*user.tokens, *more]))]
+
+    @invariant()
+    def a_match_can_be_brought_up_to_date(self) -> None:
+        for match in self.matches:
+            self.tree.update(match)
+            assert match.pages == self.expected(match.tokens)
+        for one, other in product(self.matches, self.matches):
+            end = (len(one.pages) + 1) * self.size
+            is_whole = end <= min(len(one.tokens), len(other.tokens))
+            is_same = len(one.pages) == len(other.pages) and one.tokens[:end] == other.tokens[:end]
+            assert (one.next_page is not None and one.next_page == other.next_page) == (is_whole and is_same)
+
     @rule(target=users, tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9))
     def compute(self, tokens: list[int]) -> MultipleResults[User] | User:
         """A sequence takes what is known of its tokens and computes the rest of its whole pages."""
-        expected: list[int] = []
-        while (len(expected) + 1) * self.size < len(tokens) and self.key(tokens, len(expected)) in self.known:
-            expected.append(self.known[self.key(tokens, len(expected))])
-        found = self.tree.match(array("i", tokens))
-        assert found == expected
+        found = self.tree.match(array("i", tokens)).pages
+        assert found == self.expected(tokens)
         self.pool.share(found)
         missing = len(tokens) // self.size - len(found)
         fresh = self.pool.alloc(missing)
@@ -113,6 +135,7 @@ class PoolAndTree(RuleBasedStateMachine):
         self.pool.release(user.pages)
         self.touch(user.tokens, user.pages)
 
+    @precondition(lambda self: len(self.known) > 1)
     @rule(count=st.integers(0, 4))
     def evict(self, count: int) -> None:
         expected = self.cached()[:count]
@@ -120,6 +143,7 @@ class PoolAndTree(RuleBasedStateMachine):
         self.used = [key for key in self.used if self.known[key] not in expected]
         self.known = {key: page for key, page in self.known.items() if page not in expected}
 
+    @precondition(lambda self: len(self.known) > 2)
     @rule()
     def flush(self) -> None:
         self.tree.flush()

@@ -45,6 +45,7 @@ class Machine(RuleBasedStateMachine):
         max_running=st.integers(1, 6),
         max_batch_tokens=st.sampled_from([1, 2, 3, 5, 8, 32]),
         prefix_cache=st.booleans(),
+        max_overtaken_s=st.sampled_from([0, 1, 3, 20]),
         lookup_rows=st.sampled_from([0, 4, 8]),
         lookup_tokens=st.integers(1, 4),
     )

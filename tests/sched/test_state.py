@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable
 
@@ -23,6 +24,15 @@ def test_options_below_1_are_refused_by_name(name: str) -> None:
     with pytest.raises(ParamError, match=f"{name} must be at least 1, got 0") as caught:
         SchedulerOptions(**(good | {name: 0}))
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize("value", [-1, math.inf, math.nan])
+def test_the_time_that_a_group_may_be_overtaken_is_finite(value: float) -> None:
+    with pytest.raises(ParamError, match="max_overtaken_s must be a finite number, 0 or more") as caught:
+        SchedulerOptions(
+            page_size=1, page_count=1, max_running=1, max_queued=1, max_batch_tokens=1, max_overtaken_s=value
+        )
+    assert caught.value.param == "max_overtaken_s"
 
 
 # refusals

@@ -57,6 +57,7 @@ FULLEST: dict[str, Any] = {
             {"role": "assistant", "content": "x", "tool_calls": [CALL]},
             {"role": "tool", "content": "x", "tool_call_id": "1"},
         ],
+        "prediction": {"type": "content", "content": [{"type": "text", "text": "x"}]},
         "stream": True,
         "stream_options": {"include_usage": True},
         "stop_when": {"finished": 1},
@@ -148,6 +149,7 @@ VALUES: list[object] = [
         "auto",
         "none",
         "text",
+        "content",
         "medium",
         "fail",
         "isolate",
@@ -161,6 +163,7 @@ VALUES: list[object] = [
     *[[[]], [[[1]]], [INT32_MAX], [INT32_MAX + 1], [None], ["text"], [{}], [{"type": "text", "text": "x"}], [CALL]],
     *[[{"type": "text"}], [{"type": "image"}], [{"seed": 1}], [{"x": 1}]],
     *[{}, {"type": "text"}, {"a": 1}, {"include_usage": True}, {"include_usage": 1}, {"name": "f", "arguments": ""}],
+    *[{"type": "content"}, {"type": "content", "content": "x"}, {"type": "text", "content": "x"}],
 ]
 UNSETTLED = {"model": "of any other type than text, by test_decode"}
 
@@ -219,6 +222,7 @@ NESTED = [
     *[("ChatRequest", f"messages.3.tool_calls.0.function.{name}") for name in ("name", "arguments", "x")],
     *[("ChatRequest", f"messages.{i}.tool_call_id") for i in (2, 4)],
     *[("ChatRequest", f"messages.0.content.0.{name}") for name in ("type", "text", "x")],
+    *[("ChatRequest", f"prediction.{name}") for name in ("type", "content", "content.0.type", "content.0.text", "x")],
 ]
 
 

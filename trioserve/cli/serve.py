@@ -129,6 +129,14 @@ serving_engine_options: Final = apply(
         ),
         engine_option("--prefix-cache/--no-prefix-cache", "Keep what was computed for prompts that begin the same."),
         engine_option(
+            "--max-overtaken",
+            "Time that later requests may start before a waiting one, if more of their prompts is cached or they fit "
+            "where it does not; 0 is first in, first out.",
+            name="max_overtaken_s",
+            type=float,
+            metavar="SECONDS",
+        ),
+        engine_option(
             "--prompt-lookup/--no-prompt-lookup",
             "Draft tokens from prompts and answers, unless a request says otherwise.",
             show_default="if the device says that it pays",

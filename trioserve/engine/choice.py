@@ -15,7 +15,7 @@ from trioserve.engine.ranking import Ranking
 from trioserve.engine.ticket import Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
-from trioserve.errors import ChoiceFailedError
+from trioserve.errors import ChoiceFailedError, TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
 from trioserve.sched.commit import Drafted
 from trioserve.sched.outbox import Progress
@@ -73,7 +73,8 @@ class Choice:
         """Send the events, the last one a ChoiceFinished; leave the ticket closed however it ends.
 
         Raises:
-            ChoiceFailedError: its tokens could not be turned into events.
+            ChoiceFailedError: it failed in the engine, or its tokens could not be turned into events.
+            TrioserveError: the same, if there is an error of ours for it: the engine may refuse it, late.
             EngineClosedError: the engine ended first.
         """
         try:
@@ -95,15 +96,23 @@ class Choice:
 
     def _next_events(self, progress: Progress) -> list[Event]:
         try:
-            return self._events(progress)
+            events = self._events(progress)
         except Exception as error:
-            # here, where no choice of any request gets lost: a caller may never look at the error, or at any but one
-            logger.error("request %s: choice %d failed", self.request_id, self.places[0].index, exc_info=error)
-            message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
-            last = self._finish("error", None, message)
-            if self.verdict.is_isolated(copies=len(self.places)):
-                return last
-            raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error
+            return self._failed(error)
+        if progress.error is not None and not self.finished:
+            events += self._failed(progress.error)
+        return events
+
+    def _failed(self, error: Exception) -> list[Event]:
+        # here, where no choice of any request gets lost: a caller may never look at the error, or at any but one
+        logger.error("request %s: choice %d failed", self.request_id, self.places[0].index, exc_info=error)
+        message = f"Choice {self.places[0].index} failed: {type(error).__name__}: {error}"
+        last = self._finish("error", None, message)
+        if self.verdict.is_isolated(copies=len(self.places)):
+            return last
+        if isinstance(error, TrioserveError):
+            raise error  # it says best itself what it means to the caller
+        raise ChoiceFailedError(message, self.request_id, self.places[0].index) from error
 
     def _events(self, progress: Progress) -> list[Event]:
         self.watch.received(progress)
@@ -119,7 +128,7 @@ class Choice:
             lost = min(self.drafted.accepted, len(progress.token_ids) - len(piece.token_ids))
             self.drafted += Drafted(-lost, lost)
             return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)
-        if progress.finish is None:
+        if progress.finish is None or progress.error is not None:
             return self._delta(piece.text, progress.token_ids, progress.logprobs)
         tail = self.text.end()
         text = piece.text + tail.text

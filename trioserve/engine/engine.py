@@ -14,6 +14,7 @@ import trio
 
 from trioserve.abc import DeviceInfo, Tokenizer
 from trioserve.engine.generation import Generation
+from trioserve.engine.groupless import GrouplessScheduler
 from trioserve.engine.observer import AbortCause, Observer
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.prompts import Prompt, as_prompts, encode
@@ -78,7 +79,12 @@ class Engine:
     """A loaded model that answers requests. Made by ``open_engine``, and alive inside its block."""
 
     def __init__(
-        self, model: ModelInfo, info: DeviceInfo, options: EngineOptions, mailbox: Mailbox, scheduler: Scheduler
+        self,
+        model: ModelInfo,
+        info: DeviceInfo,
+        options: EngineOptions,
+        mailbox: Mailbox,
+        scheduler: Scheduler | GrouplessScheduler,
     ) -> None:
         self.model = model
         self.info = info

@@ -9,7 +9,7 @@ first rule that applies says what they see:
 1. the exception of their own block, if it is among them (they raised it, they expect it);
 2. a KeyboardInterrupt or SystemExit;
 3. the only exception that is not a Cancelled;
-4. the first, if all of them are our own errors (choices that failed together, for one reason);
+4. the first, if all of them are our own errors (of choices that failed together: that of the lowest index);
 5. a Cancelled (that of the block, if it has one), if there is nothing else;
 6. InternalError, with the group as its cause.
 
@@ -19,11 +19,12 @@ An EngineClosedError is dropped beforehand if its cause is in the same group: it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import NoReturn
 
 import trio
 
-from trioserve.errors import EngineClosedError, InternalError, TrioserveError
+from trioserve.errors import ChoiceFailedError, EngineClosedError, InternalError, TrioserveError
 
 
 def leaves(exception: BaseException) -> Iterator[BaseException]:
@@ -53,7 +54,9 @@ def collapse(group: BaseExceptionGroup[BaseException], body: BaseException | Non
     if not distinct:
         return body if isinstance(body, trio.Cancelled) and body in everything else everything[0]
     if len(distinct) == 1 or all(isinstance(error, TrioserveError) for error in distinct):
-        return distinct[0]
+        choices = [error for error in distinct if isinstance(error, ChoiceFailedError)]
+        # which task came first is chance
+        return min(choices, key=attrgetter("index")) if distinct[0] in choices else distinct[0]
     internal = InternalError("Several things failed at once; this is a bug, please report it.")
     internal.__cause__ = group
     return internal

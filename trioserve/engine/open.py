@@ -16,6 +16,7 @@ import trio
 from trioserve.abc import AsyncDevice, Device
 from trioserve.engine.device_task import run_async_device, run_device
 from trioserve.engine.engine import Engine, ModelInfo
+from trioserve.engine.groupless import ChoiceEngine, GrouplessScheduler
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.scheduler import Scheduler
@@ -28,7 +29,7 @@ from trioserve.model.loaded import LoadedModel
 from trioserve.model.sources import resolve
 from trioserve.sched.state import SchedulerState
 
-AnyDevice = Device | AsyncDevice
+AnyDevice = Device | AsyncDevice | ChoiceEngine
 Loaded = tuple[ModelInfo, AnyDevice]
 
 
@@ -47,7 +48,8 @@ def open_engine(
     Args:
         model: an alias, a .gguf file, a folder, or a Hugging Face repo id; fetched if it is not in the cache.
         options: how to set it up.
-        device: a loaded device to use instead of the one that ``options`` name.
+        device: a loaded device to use instead of the one that ``options`` name; or an engine that takes single choices,
+            which then is all of the engine below the requests (see groupless.py).
 
     Raises (on entering):
         ModelError: the model is unknown, can't be fetched, or is broken.
@@ -136,17 +138,28 @@ class EngineBlock(AbstractAsyncContextManager[Engine]):
         nursery = await self._nursery_manager.__aenter__()
         self._cancel_scope = nursery.cancel_scope
         try:
-            if isinstance(self._device, AsyncDevice):
-                dispatch = await nursery.start(run_async_device, self._device, mailbox)
-            else:
-                dispatch = await nursery.start(run_device, self._device, mailbox)
-            state = SchedulerState(self._options.scheduler_options(info))
-            scheduler = Scheduler(state, mailbox, dispatch)
-            await nursery.start(scheduler.run)
+            scheduler = await self._start(self._device, mailbox, nursery)
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)  # noqa: ASYNC102  # as there
             raise
         return Engine(model, info, self._options, mailbox, scheduler)
+
+    async def _start(
+        self, device: AnyDevice, mailbox: Mailbox, nursery: trio.Nursery
+    ) -> Scheduler | GrouplessScheduler:
+        """Start what serves the mailbox."""
+        options = self._options
+        scheduler: Scheduler | GrouplessScheduler
+        if isinstance(device, ChoiceEngine):
+            scheduler = GrouplessScheduler(device, mailbox, options.max_running + options.max_queued)
+        else:
+            if isinstance(device, AsyncDevice):
+                dispatch = await nursery.start(run_async_device, device, mailbox)
+            else:
+                dispatch = await nursery.start(run_device, device, mailbox)
+            scheduler = Scheduler(SchedulerState(options.scheduler_options(device.info)), mailbox, dispatch)
+        await nursery.start(scheduler.run)
+        return scheduler
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None

@@ -14,7 +14,7 @@ import attrs
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.errors import ParamError
-from trioserve.params import Limits, at_least
+from trioserve.params import Limits, at_least, is_finite
 from trioserve.sched.state import SchedulerOptions
 
 MAX_N_CEILING = 16384
@@ -73,6 +73,9 @@ class EngineOptions:
     """Tokens generated but not yet taken by a slow consumer; past that the choice is paused."""
     prefix_cache: bool = True
     """Keep the pages of finished prompts and answers for requests that begin the same."""
+    max_overtaken_s: float = attrs.field(default=2.0, validator=is_finite)
+    """How long requests that find more in the prefix cache, or fit where a large one does not, may start before a
+    waiting one that came earlier: seconds from the first that does. 0: first in, first out."""
     prompt_lookup: bool | None = None
     """Take drafts from prompts and answers, unless a request says otherwise; None: if the device says that it pays."""
     lookup_tokens: int = attrs.field(default=4, validator=at_least(1))
@@ -106,6 +109,7 @@ class EngineOptions:
             max_queued=self.max_queued,
             max_batch_tokens=self.max_batch_tokens or info.batch_tokens,
             prefix_cache=self.prefix_cache,
+            max_overtaken_s=self.max_overtaken_s,
             lookup_rows=(info.free_rows or DEFAULT_LOOKUP_ROWS) if self.lookup_rows is None else self.lookup_rows,
             lookup_tokens=self.lookup_tokens,
         )

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable
 
 from trioserve.sched.pages import PagePool
-from trioserve.sched.prefix import PrefixTree
+from trioserve.sched.prefix import NextPage, PrefixTree
 from trioserve.sched.sequence import Sequence
 
 
@@ -43,10 +43,14 @@ class Memory:
         All at once, not chunk by chunk: two prompts that each hold half of the pages would wait for one another.
         False: ``spare`` pages would not stay available.
         """
-        cached = self.tree.match(sequence.tokens)
-        # first of all, or they might be evicted to make room for the rest
-        self.pool.share(cached)
+        match = self.tree.match(sequence.tokens) if sequence.generated else sequence.group.match
+        self.tree.update(match)
+        cached = match.pages
         missing = self.pages_for(sequence.length) - len(cached)
+        if self.available < missing + spare:
+            return False  # most often it is as clear as this
+        # before anything else, or they might be evicted to make room for the rest; and held, they are not available
+        self.pool.share(cached)
         if self.available < missing + spare:
             self.pool.release(cached)
             return False
@@ -93,6 +97,14 @@ class Memory:
             return False
         sequence.pages.extend(self._take(1))
         return True
+
+    def coming(self, sequence: Sequence) -> NextPage | None:
+        """The page of its prompt that a sequence in prefill puts in the prefix tree next; None if it won't."""
+        if not (self._prefix_cache and sequence.cacheable):
+            return None
+        match = sequence.group.match
+        self.tree.update(match)
+        return match.next_page
 
     def stretch(self, sequence: Sequence, drafted: int, *, take: bool) -> int:
         """Make room after the last token for so many drafted ones, or for as many as there is room for; returns that.

@@ -29,6 +29,8 @@ class Progress:
     """Of its token ids, one for one, if the choice asked for them."""
     drafted: Drafted | None = None
     """If there were drafts."""
+    error: Exception | None = None
+    """What the engine failed of, for this choice alone; with the finish "error", and only there."""
 
 
 @attrs.define(eq=False)

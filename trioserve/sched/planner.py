@@ -7,11 +7,15 @@ A step is filled in this order:
 1. Decodes: every running sequence, oldest first, computes its last token and draws the next. If there are more
    than may decode at once, they take turns. If they are few, some compute a draft too, and draw several tokens.
 2. Chunks: residents that have more tokens to compute, prompts mostly, take what the budget has left.
-3. Starts: waiting sequences become resident, strictly in their order, while there are slots, budget and pages.
+3. Starts: waiting sequences become resident while there are slots, budget and pages. First those of groups that were
+   admitted before, strictly in their order; nothing new starts beside one that doesn't fit. Then new groups (see
+   waiting.py for who goes first). One that does not fit is passed over, and so is one for whose prompt a page is being
+   computed that the prefix cache will have: to start now would be to compute it twice. Neither happens to aged ones.
 
 Pages that are short are taken in this order: cached pages, least recently used first; paused sequences; then the
 youngest resident, as long as it is younger than the sequence in need and not in this step already; last, the
-pinned prompt of that sequence's own group, if nothing else is resident.
+pinned prompt of that sequence's own group, if nothing else is resident. Age is counted from admission, so a new group
+takes pages from nobody but the paused, whoever has overtaken it.
 
 What is preempted is a sequence, not a group: its siblings share the prompt's pages with it, so those are held
 anyway, and dropping the siblings' own pages too would cost their recomputation for memory that nobody asked for.
@@ -22,13 +26,15 @@ for pages. They are given back when the step is over.
 
 Why something always moves: the oldest sequence that is not paused can take pages from everybody, and a sequence
 is never longer than the pool (see SchedulerState.submit), so it finishes; then another one is the oldest. The
-pages that a start has to leave for those that run are none when nothing runs.
+pages that a start has to leave for those that run are none when nothing runs. A new group waits only for so many to
+overtake it, and then for those that were admitted before.
 """
 
 from __future__ import annotations
 
 from trioserve.sched.flight import Draft, Flight
 from trioserve.sched.lookup import Drafter
+from trioserve.sched.prefix import NextPage
 from trioserve.sched.roster import Roster
 from trioserve.sched.sequence import Order, Sequence
 from trioserve.sched.waiting import by_order
@@ -120,18 +126,46 @@ class Planner:
                 flight.add(sequence)
 
     def _start_waiting(self, flight: Flight, now: float) -> None:
+        waiting = self._roster.waiting
         active = sum(sequence.behind > 0 and not sequence.paused for sequence in self._roster.residents)
-        while flight.budget > 0 and active < self._slots:
-            sequence = self._roster.waiting.first()
-            # a page is left for each that runs, or the newcomer would be preempted when the first of them grows
-            if sequence is None or not self._start(sequence, flight, spare=active):
+        while flight.budget > 0 and active < self._slots and (sequence := waiting.first()) is not None:
+            if not self._start(sequence, flight, spare=active):
                 return
             active += 1
-            if sequence.is_prompt:
-                self._admit(sequence, flight, now)
             flight.add(sequence)
+        if flight.budget > 0 and active < self._slots:
+            self._start_new(flight, active, now)
+
+    def _start_new(self, flight: Flight, active: int, now: float) -> None:
+        roster = self._roster
+        candidates = roster.waiting.candidates(now)
+        coming = self._coming() if candidates else set()
+        for prompt in candidates:
+            if flight.budget == 0 or active == self._slots:
+                return
+            is_aged = roster.waiting.is_aged(prompt, now)
+            match = prompt.group.match
+            if not is_aged and match.next_page in coming and len(match.pages) < match.most_pages:
+                continue
+            if self._start(prompt, flight, spare=active):
+                active += 1
+                self._admit(prompt, flight, now)
+                flight.add(prompt)
+                coming.add(roster.memory.coming(prompt))
+            elif is_aged or roster.memory.available <= active:
+                return  # any start takes a page
+
+    def _coming(self) -> set[NextPage | None]:
+        """The pages that those in prefill will put in the prefix cache next."""
+        memory, residents = self._roster.memory, self._roster.residents
+        return {
+            memory.coming(sequence)
+            for sequence in residents
+            if sequence.computed < len(sequence.group.prompt) and not sequence.paused
+        }
 
     def _start(self, sequence: Sequence, flight: Flight, spare: int) -> bool:
+        # a page is left for each that runs, or the newcomer would be preempted when the first of them grows
         while True:
             prompt = sequence.parent
             if self._roster.start(sequence, spare, flight.copies):
@@ -142,15 +176,16 @@ class Planner:
             self._roster.preempt(victim)
         if prompt is not None and prompt.pages:
             flight.hold(prompt)
+        if sequence.is_prompt:
+            self._roster.totals.prompt_tokens_cached += sequence.reach()
         return True
 
     def _admit(self, prompt: Sequence, flight: Flight, now: float) -> None:
-        self._roster.totals.prompt_tokens_cached += prompt.reach()
         group = prompt.group
-        if group.cached_tokens is None:
-            group.cached_tokens = prompt.computed
-            group.waited_s = now - group.submitted
-            flight.admitted.append(prompt)
+        self._roster.waiting.admit(prompt, now)
+        group.cached_tokens = prompt.computed
+        group.waited_s = now - group.submitted
+        flight.admitted.append(prompt)
 
     def _grow(self, sequence: Sequence) -> bool:
         """Make room for a running sequence's next token. False: it was preempted itself."""
@@ -163,6 +198,8 @@ class Planner:
 
     def _victim(self, needy: Sequence) -> Sequence | None:
         """The resident that has to give up its pages for ``needy``; None if none has to."""
+        if needy.is_new and not self._roster.paused_choices:
+            return None  # as what follows would find out, if not as soon
         others = [sequence for sequence in self._roster.residents if sequence is not needy]
         free_to_go = [sequence for sequence in others if not sequence.in_flight]
         paused = [sequence for sequence in free_to_go if sequence.paused]

@@ -1,6 +1,7 @@
 """The prefix cache: which pages hold the keys and values of which tokens.
 
-Owns: the tree, and which cached page is evicted. Must not know: sequences, or why tokens are looked up.
+Owns: the tree, what was found in it, and which cached page is evicted. Must not know: sequences, or why tokens are
+looked up.
 
 A node is one whole page of tokens; the path from the root to it is everything before. A page's content depends
 on all tokens up to its end, so a path names a content, and two pages with the same path are interchangeable.
@@ -30,6 +31,39 @@ class _Node:
     children: dict[bytes, _Node] = attrs.field(factory=dict)
 
 
+NextPage = tuple[int, bytes]
+"""(the last page found, -1 if none was; the tokens of the page after it)"""
+
+
+@attrs.define(eq=False, repr=False)
+class Match:
+    """The longest known beginning of some tokens, and where to look on when the tree has changed.
+
+    Never all of the tokens: at least the last has to be computed, since nothing can be drawn without its logits.
+    """
+
+    tokens: array[int]
+    most_pages: int
+    """Pages that can ever be found."""
+    pages: list[int]
+    """Those that were. They have to be shared before anything else happens to the pool."""
+    next_page: NextPage | None
+    """The first whole page of the tokens that was not found; None if less than a page is left.
+
+    For two matches with the same one, both up to date, whoever computes the page computes it for the other as well.
+    """
+    _node: _Node
+    _version: int
+
+    def __repr__(self) -> str:
+        return f"<Match {len(self.pages)} pages of {len(self.tokens)} tokens>"
+
+    @property
+    def share(self) -> float:
+        """How much of the tokens was found, 0 to 1; or rather, pages for each token: to compare by."""
+        return len(self.pages) / len(self.tokens)
+
+
 class PrefixTree:
     """Finds the pages of tokens that were computed before.
 
@@ -41,6 +75,7 @@ class PrefixTree:
         self._page_size = page_size
         self._root = _Node(-1, b"", None)
         self._nodes: dict[int, _Node] = {}
+        self._version = 0  # counts the changes that could change a match
 
     def __len__(self) -> int:
         """Pages kept."""
@@ -49,22 +84,33 @@ class PrefixTree:
     def __repr__(self) -> str:
         return f"<PrefixTree {len(self)} pages>"
 
-    def match(self, tokens: array[int]) -> list[int]:
-        """The pages of the longest known beginning of ``tokens``.
+    def match(self, tokens: array[int]) -> Match:
+        """The longest known beginning of ``tokens``, P >= 1 of them, which must not change afterwards."""
+        match = Match(tokens, (len(tokens) - 1) // self._page_size, [], None, self._root, -1)
+        self.update(match)
+        return match
 
-        Never all of the tokens: at least the last has to be computed, since nothing can be drawn without its
-        logits. The caller has to share the pages before anything else happens to the pool.
+    def update(self, match: Match) -> None:
+        """Bring a match up to date.
+
+        That costs nothing if the tree has not changed, and else one lookup, or one for each page that came or went.
         """
-        size = self._page_size
-        pages: list[int] = []
-        node = self._root
-        for start in range(0, len(tokens) - size, size):
-            child = node.children.get(tokens[start : start + size].tobytes())
-            if child is None:
+        if match._version == self._version:
+            return
+        size, tokens, pages, node = self._page_size, match.tokens, match.pages, match._node
+        while node.parent is not None and self._nodes.get(node.page) is not node:
+            pages.pop()
+            node = node.parent
+        match.next_page = None
+        for start in range(len(pages) * size, len(tokens) - size + 1, size):
+            key = tokens[start : start + size].tobytes()
+            child = node.children.get(key)
+            if child is None or len(pages) == match.most_pages:
+                match.next_page = (node.page, key)
                 break
             pages.append(child.page)
             node = child
-        return pages
+        match._node, match._version = node, self._version
 
     def insert(self, tokens: array[int], pages: Sequence[int]) -> list[int]:
         """Keep the pages that hold the first ``len(pages)`` whole pages of ``tokens``, and are used by the caller.
@@ -82,6 +128,7 @@ class PrefixTree:
             if child is None:
                 child = node.children[key] = self._nodes[page] = _Node(page, key, node)
                 self._pool.keep(page)
+                self._version += 1
             elif child.page != page:
                 self._pool.share((child.page,))
                 self._pool.release((page,))
@@ -98,6 +145,7 @@ class PrefixTree:
                 raise InvariantError(f"page {page} was to be evicted before those that continue it")
             del node.parent.children[node.key]
             self._pool.drop(page)
+            self._version += 1
             evicted.append(page)
         return evicted
 
@@ -107,6 +155,7 @@ class PrefixTree:
             self._pool.drop(page)
         self._nodes.clear()
         self._root.children.clear()
+        self._version += 1
 
     def check(self) -> None:
         """Raise InvariantError if the tree contradicts itself or the pool."""

@@ -20,7 +20,7 @@ from trioserve.errors import InvariantError
 from trioserve.sched.group import Group, Uid
 from trioserve.sched.lookup import PromptLookup
 from trioserve.sched.memory import Memory
-from trioserve.sched.sequence import PROMPT_INDEX, Choice, LiveGroup, Sequence
+from trioserve.sched.sequence import NEW, Choice, LiveGroup, Sequence
 from trioserve.sched.waiting import Waiting, by_order
 
 
@@ -43,11 +43,11 @@ class Totals:
 class Roster:
     """Every live choice, found by its uid, and the sequences, oldest first."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, max_overtaken_s: float) -> None:
         self.memory = memory
         self.choices: dict[Uid, Choice] = {}
         self.paused_choices = 0
-        self.waiting = Waiting()
+        self.waiting = Waiting(memory.tree, max_overtaken_s)
         self.residents: list[Sequence] = []
         self.totals = Totals()
 
@@ -57,11 +57,12 @@ class Roster:
     def add(self, group: Group, max_length: int, now: float) -> None:
         """Queue a new group. No choice gets longer than ``max_length`` tokens, those of the prompt included."""
         prompt_tokens = len(group.prompt)
-        live = LiveGroup(self.totals.groups, group.prompt, prompt_tokens // self.memory.page_size, now)
+        match = self.memory.tree.match(group.prompt)
+        live = LiveGroup(self.totals.groups, group.prompt, prompt_tokens // self.memory.page_size, match, now)
         if group.prompt_lookup or group.prediction:
             live.lookup = PromptLookup(group.prompt, ngrams=group.prompt_lookup, prediction=group.prediction)
         self.totals.groups += 1
-        prompt = Sequence(live, (live.number, PROMPT_INDEX), array("i"), [])
+        prompt = Sequence(live, NEW, array("i"), [])
         for index, spec in enumerate(group.choices):
             choice = Choice(spec, index, min(prompt_tokens + spec.max_tokens, max_length), prompt)
             prompt.choices.append(choice)
@@ -73,7 +74,7 @@ class Roster:
         prompt = choice.sequence
         choice.sequence = Sequence(
             prompt.group,
-            (prompt.group.number, choice.index),
+            (prompt.order[0], choice.index),
             array("i", [token_id]),
             [choice],
             parent=prompt,
@@ -149,9 +150,9 @@ class Roster:
         """Raise InvariantError if sequences, choices and pages contradict each other."""
         self.memory.pool.check(sequence.pages for sequence in self.residents)
         self.memory.tree.check()
-        for sequences in (self.residents, list(self.waiting)):
-            if any(one.order >= other.order for one, other in pairwise(sequences)):
-                raise InvariantError("sequences are out of order")
+        self.waiting.check()
+        if any(one.order >= other.order for one, other in pairwise(self.residents)):
+            raise InvariantError("sequences are out of order")
         users = Counter(page for sequence in self.residents for page in sequence.pages)
         for sequence in self.residents:
             self._check_resident(sequence)

@@ -9,17 +9,22 @@ prompt. The prompt is *pinned*, that is, it holds its pages, until the last of t
 
 from __future__ import annotations
 
+import sys
 from array import array
+from typing import Final
 
 import attrs
 
 from trioserve.sched.group import ChoiceSpec
 from trioserve.sched.lookup import Drafter, PromptLookup
+from trioserve.sched.prefix import Match
 
 Order = tuple[int, int]
-"""(number of the group, index of the choice). Lower is older and goes first; a prompt comes before its choices."""
+"""(groups admitted before, index of the choice). Lower is older and goes first; a prompt comes before its choices."""
 
-PROMPT_INDEX = -1
+PROMPT_INDEX: Final = -1
+NEW: Final[Order] = (sys.maxsize, PROMPT_INDEX)
+"""The order of a prompt whose group is not admitted yet: younger than all that are."""
 
 
 @attrs.define(eq=False)
@@ -27,13 +32,17 @@ class LiveGroup:
     """What the sequences of one group have in common."""
 
     number: int
-    """Counts the groups of one scheduler."""
+    """Counts the groups of one scheduler as they are submitted."""
     prompt: array[int]
     """[P] "i" token ids."""
     whole_pages: int
     """Pages that the prompt fills: those its choices can share while they write."""
+    match: Match
+    """What the prefix cache knows of the prompt; not always up to date."""
     submitted: float
     """When, in seconds."""
+    overtaken: float | None = None
+    """When a group that was submitted later was first admitted before it, in seconds; None: none was."""
     lookup: PromptLookup | None = None
     """Where drafts for its choices come from; None: it gets none."""
     cached_tokens: int | None = None
@@ -91,7 +100,13 @@ class Sequence:
     what is written there is worth something only as far as the drafts turn out right."""
 
     def __repr__(self) -> str:
-        return f"<Sequence {self.order}: {self.computed} of {self.length} tokens in {len(self.pages)} pages>"
+        name = f"of new group {self.group.number}" if self.is_new else self.order
+        return f"<Sequence {name}: {self.computed} of {self.length} tokens in {len(self.pages)} pages>"
+
+    @property
+    def is_new(self) -> bool:
+        """It is the prompt of a group that was not admitted yet."""
+        return self.order is NEW
 
     @property
     def is_prompt(self) -> bool:

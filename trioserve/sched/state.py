@@ -19,6 +19,7 @@ import math
 import attrs
 
 from trioserve.errors import InvariantError, ParamError, QueueFullError
+from trioserve.params import is_finite
 from trioserve.sched.commit import Delivery, commit
 from trioserve.sched.flight import Flight
 from trioserve.sched.group import Group, Uid
@@ -36,7 +37,7 @@ class SchedulerOptions:
     """Bounds of a scheduler.
 
     Raises:
-        ParamError: a number is too small.
+        ParamError: a number is out of range.
     """
 
     page_size: int
@@ -51,6 +52,10 @@ class SchedulerOptions:
     """Tokens computed in one step."""
     prefix_cache: bool = True
     """Keep the pages of what was computed for prompts that begin the same."""
+    # finite, or a group might never start
+    max_overtaken_s: float = attrs.field(default=2.0, validator=is_finite)
+    """Seconds from when a waiting group is first overtaken, after which it never is again (see waiting.py). 0: first
+    in, first out."""
     lookup_rows: int = 0
     """Rows that decodes and drafts may have in one step together; 0: no drafts at all."""
     lookup_tokens: int = 4
@@ -136,7 +141,7 @@ class SchedulerState:
     def __init__(self, options: SchedulerOptions) -> None:
         self.options = options
         memory = Memory(options.page_size, options.page_count, prefix_cache=options.prefix_cache)
-        self._roster = Roster(memory)
+        self._roster = Roster(memory, options.max_overtaken_s)
         self._planner = Planner(
             self._roster,
             slots=options.slots,

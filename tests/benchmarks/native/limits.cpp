@@ -24,9 +24,7 @@ namespace {
 
 constexpr int RUNS = 15;
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // The best rate of `amount` per call of work(thread), with all threads at it.
 void measure(const char* name, int threads, double amount, const std::function<void(int)>& work) {
@@ -86,8 +84,7 @@ void integer_limit(int threads) {
     __m256i a[CHAINS], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(5), t = x;
     for (__m256i& v : a) v = _mm256_setzero_si256();
     for (int i = 0; i < ROUNDS; i++) {
-#define STEP(j) \
-  asm volatile("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(a[j]), "=&x"(t) : "x"(x), "x"(y));
+#define STEP(j) asm volatile("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(a[j]), "=&x"(t) : "x"(x), "x"(y));
       STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9)
 #undef STEP
     }

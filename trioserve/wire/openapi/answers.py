@@ -12,6 +12,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from trioserve.events import FinishReason
 from trioserve.wire.openapi.marks import extension, meaning
 
+Accepted = Annotated[int, meaning("Drafted tokens of the answer; each has saved a step.")]
+Rejected = Annotated[int, meaning("Tokens that were drafted in vain; in no total, unlike at OpenAI.")]
 Index = Annotated[int, meaning("p times n + j for choice j of prompt p.")]
 Created = Annotated[int, meaning("Seconds since the epoch.")]
 ChoiceSeed = Annotated[
@@ -52,6 +54,8 @@ class ChoiceUsage(Struct, kw_only=True):
     shared_tokens: Annotated[
         int, meaning("Prompt tokens taken over from the first choice of the prompt; 0 at that one.")
     ]
+    accepted_prediction_tokens: Accepted
+    rejected_prediction_tokens: Rejected
 
 
 ChoiceUsageField = Annotated[ChoiceUsage, extension("What this choice cost.", 21)]
@@ -68,6 +72,8 @@ class CompletionDetails(Struct, kw_only=True):
     """The tokens of the choices, further divided."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: Accepted
+    rejected_prediction_tokens: Rejected
 
 
 class CandidateDetails(CompletionDetails, kw_only=True):

@@ -16,6 +16,7 @@ from trioserve.errors import (
     ContextLengthError,
     DeviceError,
     EngineClosedError,
+    EngineFailedError,
     EngineStoppingError,
     GenerationError,
     InternalError,
@@ -59,6 +60,10 @@ def _generating() -> list[Refusal]:
         Refusal("The server is shutting down.", EngineStoppingError()),
         Refusal("The engine has ended.", EngineClosedError()),
         Refusal("This request failed; others did not.", GenerationError("The tokenizer failed.", "cmpl-1")),
+        Refusal(
+            "An error ended the engine, which the message tells; the server ends.",
+            EngineFailedError(DeviceError("The device failed in step 7: RuntimeError: out of memory")),
+        ),
         Refusal("A step failed on the device; the server ends.", DeviceError("The device failed.")),
         Refusal("The model can't be read.", ModelError("The file is not a model.")),
     ]

@@ -144,6 +144,13 @@ class GeneratingRequest(Body, kw_only=True):
             24,
         ),
     ] = _DEFAULTS.choice_errors
+    prompt_lookup: Annotated[
+        bool | None,
+        extension(
+            "Verify drafts from the prompt and the answer, several tokens in a step: the answer is the same and may "
+            "take fewer steps. By default what the server was told, or else where the device gains by it."
+        ),
+    ] = _DEFAULTS.prompt_lookup
 
 
 class TextPart(Body, kw_only=True):
@@ -214,6 +221,13 @@ Messages = Annotated[
 ]
 
 
+class Prediction(Body, kw_only=True):
+    """A text that the answer may repeat in large part. The answer is the same, and may take fewer steps."""
+
+    type: Literal["content"]
+    content: Annotated[str | Parts, meaning("No longer than the context.")]
+
+
 class ChatRequest(GeneratingRequest, kw_only=True):
     """A request to /v1/chat/completions."""
 
@@ -226,6 +240,9 @@ class ChatRequest(GeneratingRequest, kw_only=True):
         ),
     ] = None
     max_tokens: Annotated[Count | None, meaning("The older name of max_completion_tokens.")] = None
+    prediction: Annotated[
+        Prediction | None, meaning("A text to take drafts from, whatever prompt_lookup says; each choice by itself.")
+    ] = None
 
 
 class CompletionRequest(GeneratingRequest, kw_only=True):
