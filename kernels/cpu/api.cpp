@@ -4,9 +4,13 @@
 // computed.
 
 #include <cstring>
-#include <exception>
 #include <new>
-#include <string>
+#include <stdexcept>
+#include <system_error>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "decoder.h"
 #include "level.h"
@@ -15,6 +19,14 @@
 using namespace trioserve;
 
 namespace {
+
+#if defined(__x86_64__)
+// Not all compilers know this one by name.
+bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && c & 1u << 29;
+}
+#endif
 
 // Those that this machine can run, the fastest first.
 const Level* levels[3];
@@ -27,14 +39,27 @@ int find_levels() {
     levels[count++] = &level_avx512;
 #endif
 #if defined(TRIOSERVE_AVX2)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-    levels[count++] = &level_avx2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) levels[count++] = &level_avx2;
 #endif
   levels[count++] = &level_portable;
   return count;
 }
 
 const int level_count = find_levels();
+
+enum Failure { INVALID = 1, NO_MEMORY = 2, NO_THREADS = 3 };
+
+int failure_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return NO_MEMORY;
+  } catch (const std::system_error&) {
+    return NO_THREADS;
+  } catch (...) {
+    return INVALID;
+  }
+}
 
 }  // namespace
 
@@ -51,27 +76,28 @@ extern "C" {
 // The name of the i-th level that this machine can run, the fastest first; null past the last.
 EXPORT const char* trioserve_level(int i) { return i >= 0 && i < level_count ? levels[i]->name : nullptr; }
 
-// A decoder without weights; null if there is no memory for it, or no such level.
+// A decoder without weights; null if it can't be made, and why is in `failure`.
 EXPORT Decoder* trioserve_decoder_new(const Spec* spec, const double* frequencies, const uint8_t* has_window,
-                                      int page_count, int threads, const char* level) {
-  const Level* found = find_level(level);
-  if (!found) return nullptr;
+                                      int page_count, int threads, const char* level, int* failure) {
   try {
+    const Level* found = find_level(level);
+    if (!found || !Decoder::supports(*spec)) throw std::invalid_argument("no such level, or no such heads");
     return new Decoder(*spec, frequencies, has_window, page_count, threads, *found);
-  } catch (const std::exception&) {
+  } catch (...) {
+    *failure = failure_of_current_exception();
     return nullptr;
   }
 }
 
 EXPORT void trioserve_decoder_delete(Decoder* decoder) { delete decoder; }
 
-// Returns 0, or 1 if the model has no such weight, or not of this kind, or there is no memory.
+// Returns 0, or a Failure: INVALID if the model has no such weight, or not of this kind.
 EXPORT int trioserve_decoder_set(Decoder* decoder, const char* name, int layer, int kind, const uint8_t* data) {
   try {
     decoder->weights().set(name, layer, (Kind)kind, data, decoder->team());
     return 0;
-  } catch (const std::exception&) {
-    return 1;
+  } catch (...) {
+    return failure_of_current_exception();
   }
 }
 
@@ -82,7 +108,7 @@ EXPORT size_t trioserve_decoder_weight_bytes(const Decoder* decoder) {
 EXPORT int trioserve_decoder_run(Decoder* decoder, const Step* step) {
   try {
     return (int)decoder->run(*step);
-  } catch (const std::exception&) {
+  } catch (...) {
     return (int)Outcome::NO_MEMORY;
   }
 }
@@ -91,44 +117,5 @@ EXPORT void trioserve_decoder_interrupt(Decoder* decoder) { decoder->interrupt()
 
 // Bytes of a row of `width` values of a kind; 0 if there is no such kind or no such row.
 EXPORT size_t trioserve_row_bytes(int kind, int width) { return row_bytes((Kind)kind, width); }
-
-// A matrix's values as its file has them, [rows][width].
-EXPORT void trioserve_dequantise(int kind, const uint8_t* data, int rows, int width, float* out) {
-  for (int r = 0; r < rows; r++)
-    dequantise((Kind)kind, data + row_bytes((Kind)kind, width) * (size_t)r, width, out + (size_t)r * width);
-}
-
-// out [columns][rows] = x [columns][width] times the matrix, [rows][width]. Returns 1 if there is no such level or
-// kind.
-EXPORT int trioserve_multiply(const char* level, int kind, const uint8_t* data, int rows, int width, const float* x,
-                              int columns, float* out) {
-  const Level* found = find_level(level);
-  if (!found || !row_bytes((Kind)kind, width)) return 1;
-  const int groups = groups_of(width), padded = groups * GROUP;
-  const Format format = packed_format((Kind)kind);
-  Buffer panel(panel_bytes(format, groups)), row(padded * sizeof(float));
-  Buffer values((size_t)columns * padded), summaries((size_t)columns * groups * SUMMARIES * sizeof(float));
-  const Tiling tiling(columns, found->widest_tile);
-  const auto tile_values = [&](int t) { return values.as<int8_t>() + (size_t)tiling.start(t) * padded; };
-  const auto tile_summaries = [&](int t) {
-    return summaries.as<float>() + (size_t)tiling.start(t) * groups * SUMMARIES;
-  };
-  for (int c = 0; c < columns; c++) {
-    memcpy(row.as<float>(), x + (size_t)c * width, width * sizeof(float));
-    const int t = tiling.tile_of(c);
-    found->quantise(row.as<float>(), groups, c - tiling.start(t), tiling.width(t), tile_values(t), tile_summaries(t));
-  }
-  for (int p = 0; p < panels_of(rows); p++) {
-    pack_panel((Kind)kind, data, rows, width, p, panel.as<uint8_t>());
-    for (int t = 0; t < tiling.count; t++) {
-      float products[16 * PANEL];
-      found->product(format, panel.as<uint8_t>(), groups, tile_values(t), tile_summaries(t), tiling.width(t), products);
-      for (int c = 0; c < tiling.width(t); c++)
-        for (int r = 0; r < PANEL && p * PANEL + r < rows; r++)
-          out[(size_t)(tiling.start(t) + c) * rows + p * PANEL + r] = products[c * PANEL + r];
-    }
-  }
-  return 0;
-}
 
 }  // extern "C"

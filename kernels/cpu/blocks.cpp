@@ -10,7 +10,8 @@
 
 namespace trioserve {
 
-// Whatever is in a step, no memory but the decoder's own is touched.
+// Whatever numbers are in a step's arrays, no memory but the decoder's own is touched, and no page is read for
+// another's.
 bool Decoder::is_valid(const Step& step) const {
   const auto within = [](const int32_t* values, int count, int end) {
     return std::all_of(values, values + count, [&](int32_t v) { return v >= 0 && v < end; });
@@ -18,20 +19,24 @@ bool Decoder::is_valid(const Step& step) const {
   if (!within(step.copies, 2 * step.copy_count, page_count_) ||
       !within(step.tokens, step.token_count, spec_.vocab_size) ||
       !within(step.row_tokens, step.row_count, step.token_count) || step.starts[0] != 0 || step.page_starts[0] != 0 ||
-      step.starts[step.span_count] != step.token_count)
+      step.starts[step.span_count] != step.token_count || step.page_starts[step.span_count] != step.page_entry_count)
     return false;
   for (int s = 0; s < step.span_count; s++) {
     const int start = step.starts[s], count = step.starts[s + 1] - start;
     const int first_page = step.page_starts[s], pages = step.page_starts[s + 1] - first_page;
-    if (count < 1 || step.starts[s + 1] > step.token_count || pages < 1 ||
-        !within(step.positions + start, count, pages * PAGE) || !within(step.pages + first_page, pages, page_count_))
+    if (count < 1 || step.starts[s + 1] > step.token_count || pages < 1 || pages > page_count_ ||
+        step.page_starts[s + 1] > step.page_entry_count || !within(step.positions + start, count, pages * PAGE) ||
+        !within(step.pages + first_page, pages, page_count_))
       return false;
   }
   for (int g = 0; g < step.group_count; g++) {
     const int first = step.shared[3 * g], count = step.shared[3 * g + 1], pages = step.shared[3 * g + 2];
     if (first < 0 || count < 0 || pages < 0 || first > step.span_count - count) return false;
-    for (int s = first; s < first + count; s++)
-      if (step.page_starts[s + 1] - step.page_starts[s] < pages) return false;
+    for (int s = first; s < first + count; s++) {
+      const int32_t *table = step.pages + step.page_starts[s], *shared = step.pages + step.page_starts[first];
+      if (step.page_starts[s + 1] - step.page_starts[s] < pages || !std::equal(table, table + pages, shared))
+        return false;
+    }
   }
   return true;
 }
@@ -95,7 +100,9 @@ void Decoder::plan_blocks(const Step& step, int first, int count) {
   // too few items to keep all members busy: cut them further
   split_ = most_stretches_ > 1 && (int)blocks_.size() * spec_.kv_heads < 8 * team_.members();
   if (split_) {
-    const size_t state = (size_t)(STATE_HEAD + spec_.head_dim) * MOST_QUERIES;
+    most_queries_ = 0;
+    for (const Block& block : blocks_) most_queries_ = std::max(most_queries_, block.count * per_row);
+    const size_t state = (size_t)(STATE_HEAD + spec_.head_dim) * (size_t)most_queries_;
     partials_.reserve(blocks_.size() * (size_t)spec_.kv_heads * (size_t)most_stretches_ * state * sizeof(float));
   }
 }

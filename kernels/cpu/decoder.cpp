@@ -4,6 +4,10 @@
 #include <cmath>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace trioserve {
 
 namespace {
@@ -18,16 +22,30 @@ constexpr int LOGIT_ROWS = 64;
 constexpr int MOST_HEAD_DIM = 256;
 constexpr int HEAD_PANELS_AT_ONCE = 4;
 
+// While one exists, this thread computes as IEEE 754 says, whatever the program has set: tiny numbers are not nothing.
+class StrictFloats {
+ public:
+#if defined(__x86_64__)
+  StrictFloats() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~StrictFloats() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#else
+  StrictFloats() {}
+#endif
+};
+
 int padded(int width) { return groups_of(width) * GROUP; }
 
 }  // namespace
 
 Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, int threads,
                  const Level& level)
-    : spec_(weights_.spec),
-      level_(level),
+    : level_(level),
       team_(threads),
       weights_(spec),
+      spec_(weights_.spec),
       page_count_(page_count),
       layer_halves_(page_halves(spec.kv_heads, spec.head_dim) * (size_t)page_count),
       x_stride_(padded(spec.embedding_dim)),
@@ -58,6 +76,11 @@ Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has
   }
 }
 
+bool Decoder::supports(const Spec& spec) {
+  return spec.head_dim % PANEL == 0 && spec.head_dim <= MOST_HEAD_DIM && spec.kv_heads > 0 &&
+         spec.heads % spec.kv_heads == 0 && spec.heads / spec.kv_heads <= MOST_QUERIES;
+}
+
 Outcome Decoder::run(const Step& step) {
   if (interrupted_.load(std::memory_order_relaxed)) return Outcome::INTERRUPTED;
   if (!is_valid(step)) return Outcome::BAD_STEP;
@@ -74,6 +97,7 @@ Outcome Decoder::run(const Step& step) {
 }
 
 void Decoder::forward(const Step& step, int member) {
+  const StrictFloats strict;
   embed(step, member);
   for (int i = 0; i < spec_.layers; i++)
     if (!layer(i, member)) return;
@@ -121,25 +145,32 @@ const Decoder::Tiles& Decoder::quantise(int columns, int groups, int member, Sou
   return tiles;
 }
 
+// Call each(first column, width, values, summaries) for every tile.
+template <class Each>
+void Decoder::for_each_tile(const Tiles& tiles, int columns, int groups, Each each) const {
+  const Tiling tiling(columns, level_.widest_tile);
+  for (int tile = 0; tile < tiling.count; tile++) {
+    const int start = tiling.start(tile);
+    each(start, tiling.width(tile), tiles.values.as<int8_t>() + (size_t)start * groups * GROUP,
+         tiles.summaries.as<float>() + (size_t)start * groups * SUMMARIES);
+  }
+}
+
 // Multiply some panels with all columns. take(column, values) gets [panels x PANEL] of each column, as it is ready.
 template <class Take>
 void Decoder::multiply(const Matrix& matrix, int first_panel, int panels, const Tiles& tiles, int columns,
                        Take take) const {
-  const Tiling tiling(columns, level_.widest_tile);
-  const int groups = matrix.groups;
-  alignas(64) float products[MOST_HEAD_DIM / PANEL][16 * PANEL];
+  alignas(64) float products[MOST_HEAD_DIM / PANEL][MOST_TILE_COLUMNS * PANEL];
   alignas(64) float column[MOST_HEAD_DIM];
-  for (int tile = 0; tile < tiling.count; tile++) {
-    const int start = tiling.start(tile), width = tiling.width(tile);
-    const int8_t* values = tiles.values.as<int8_t>() + (size_t)start * groups * GROUP;
-    const float* summaries = tiles.summaries.as<float>() + (size_t)start * groups * SUMMARIES;
+  for_each_tile(tiles, columns, matrix.groups, [&](int start, int width, const int8_t* values, const float* summaries) {
     for (int p = 0; p < panels; p++)
-      level_.product(matrix.format, matrix.panel(first_panel + p), groups, values, summaries, width, products[p]);
+      level_.product(matrix.format, matrix.panel(first_panel + p), matrix.groups, values, summaries, width,
+                     products[p]);
     for (int c = 0; c < width; c++) {
       for (int p = 0; p < panels; p++) memcpy(column + p * PANEL, products[p] + c * PANEL, PANEL * sizeof(float));
       take(start + c, column);
     }
-  }
+  });
 }
 
 bool Decoder::layer(int index, int member) {
@@ -225,7 +256,7 @@ void Decoder::attention(const LayerWeights& weights, int index, int member) {
       const int stretch = item / (blocks * spec_.kv_heads), pair = item % (blocks * spec_.kv_heads);
       const Block& block = blocks_[(size_t)(pair / spec_.kv_heads)];
       if (stretch >= block.stretches) return;
-      float* states = partials_.as<float>() + ((size_t)pair * most_stretches_ + stretch) * MOST_QUERIES * stride;
+      float* states = partials_.as<float>() + ((size_t)pair * most_stretches_ + stretch) * most_queries_ * stride;
       level_.attend(shape, &rows_[(size_t)block.first], block.count, block.shared_chunks, pages, pair % spec_.kv_heads,
                     stretch, states);
     });
@@ -264,7 +295,8 @@ const float* Decoder::attended(int row, float* out) const {
     const size_t pair = (size_t)number * spec_.kv_heads + head / per_row;
     const int query = (row - block.first) * per_row + head % per_row;
     for (int stretch = 0; stretch < block.stretches; stretch++) {
-      const float* state = partials_.as<float>() + ((pair * most_stretches_ + stretch) * MOST_QUERIES + query) * stride;
+      const float* state =
+          partials_.as<float>() + ((pair * most_stretches_ + stretch) * most_queries_ + query) * stride;
       if (stretch)
         level_.fold(total, state, d);
       else
@@ -279,10 +311,13 @@ const float* Decoder::attended(int row, float* out) const {
 // x += residual_scale * (matrix x tiles + bias)
 void Decoder::add_product(const Matrix& matrix, const Vector& bias, const Tiles& tiles, int member) {
   team_.share(member, matrix.panels, [&](int panel) {
-    multiply(matrix, panel, 1, tiles, piece_count_, [&](int row, float* values) {
-      if (!bias.empty()) level_.add_scaled(values, bias.data() + panel * PANEL, 1.0f, PANEL);
-      level_.add_scaled(hidden(piece_first_ + row) + panel * PANEL, values, spec_.residual_scale, PANEL);
-    });
+    alignas(64) float products[MOST_TILE_COLUMNS * PANEL];
+    const auto add = [&](int start, int width, const int8_t* values, const float* summaries) {
+      level_.product(matrix.format, matrix.panel(panel), matrix.groups, values, summaries, width, products);
+      level_.add_tile(hidden(piece_first_ + start) + panel * PANEL, (size_t)x_stride_, products,
+                      bias.empty() ? nullptr : bias.data() + panel * PANEL, spec_.residual_scale, width);
+    };
+    for_each_tile(tiles, piece_count_, matrix.groups, add);
   });
 }
 
@@ -292,23 +327,20 @@ void Decoder::feed_forward(const LayerWeights& weights, int member) {
                     scratch);
     return scratch;
   });
-  const Tiling tiling(piece_count_, level_.widest_tile);
+  const auto bias = [](const Vector& values, int panel) {
+    return values.empty() ? nullptr : values.data() + panel * PANEL;
+  };
   team_.share(member, weights.gate.panels, [&](int panel) {
-    alignas(64) float gates[16 * PANEL], ups[16 * PANEL];
-    for (int tile = 0; tile < tiling.count; tile++) {
-      const int start = tiling.start(tile), width = tiling.width(tile), groups = weights.gate.groups;
-      const int8_t* values = tiles.values.as<int8_t>() + (size_t)start * groups * GROUP;
-      const float* summaries = tiles.summaries.as<float>() + (size_t)start * groups * SUMMARIES;
-      level_.product(weights.gate.format, weights.gate.panel(panel), groups, values, summaries, width, gates);
-      level_.product(weights.up.format, weights.up.panel(panel), groups, values, summaries, width, ups);
-      for (int c = 0; c < width; c++) {
-        float *g = gates + c * PANEL, *u = ups + c * PANEL;
-        if (!weights.gate_bias.empty()) level_.add_scaled(g, weights.gate_bias.data() + panel * PANEL, 1.0f, PANEL);
-        if (!weights.up_bias.empty()) level_.add_scaled(u, weights.up_bias.data() + panel * PANEL, 1.0f, PANEL);
-        level_.gate((Activation)spec_.activation, g, u, PANEL,
-                    h_.as<float>() + (size_t)(start + c) * h_stride_ + panel * PANEL);
-      }
-    }
+    alignas(64) float gates[MOST_TILE_COLUMNS * PANEL], ups[MOST_TILE_COLUMNS * PANEL];
+    const auto gate = [&](int start, int width, const int8_t* values, const float* summaries) {
+      const Matrix &g = weights.gate, &u = weights.up;
+      level_.product(g.format, g.panel(panel), g.groups, values, summaries, width, gates);
+      level_.product(u.format, u.panel(panel), u.groups, values, summaries, width, ups);
+      level_.gate_tile((Activation)spec_.activation, gates, ups, bias(weights.gate_bias, panel),
+                       bias(weights.up_bias, panel), width, h_.as<float>() + (size_t)start * h_stride_ + panel * PANEL,
+                       (size_t)h_stride_);
+    };
+    for_each_tile(tiles, piece_count_, weights.gate.groups, gate);
   });
   team_.wait(member);
   const Tiles& down = quantise(piece_count_, weights.down.groups, member,

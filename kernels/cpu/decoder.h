@@ -22,7 +22,7 @@ namespace trioserve {
 
 // One step; the arrays are those of StepPlan in the Python package.
 struct Step {
-  int32_t copy_count, span_count, token_count, group_count, row_count, reserved;
+  int32_t copy_count, span_count, token_count, group_count, row_count, page_entry_count;
   const int32_t *copies, *tokens, *positions, *starts, *pages, *page_starts, *shared;
   const int32_t* row_tokens;
   const uint64_t *seeds, *counters;
@@ -48,9 +48,11 @@ class Decoder {
   Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, int threads,
           const Level& level);
 
+  // Whether the kernels are made for heads of this shape.
+  static bool supports(const Spec& spec);
+
   Weights& weights() { return weights_; }
   Team& team() { return team_; }
-  size_t page_bytes() const { return pages_.bytes(); }
 
   // Throws std::bad_alloc.
   Outcome run(const Step& step);
@@ -87,6 +89,8 @@ class Decoder {
 
   template <class Source>
   const Tiles& quantise(int columns, int groups, int member, Source source);
+  template <class Each>
+  void for_each_tile(const Tiles& tiles, int columns, int groups, Each each) const;
   template <class Take>
   void multiply(const Matrix& matrix, int first_panel, int panels, const Tiles& tiles, int columns, Take take) const;
 
@@ -94,10 +98,10 @@ class Decoder {
   float* hidden(int row) const { return x_.as<float>() + (size_t)row * x_stride_; }
   AttentionShape attention_shape(const LayerWeights& weights) const;
 
-  const Spec& spec_;
   const Level& level_;
   Team team_;
   Weights weights_;
+  const Spec& spec_;
   const int page_count_;
   const size_t layer_halves_;
   const int x_stride_, q_stride_, h_stride_, logits_stride_;
@@ -106,7 +110,7 @@ class Decoder {
   Tiles tiles_;
   std::vector<std::unique_ptr<Own>> own_;
   // of the piece of the step that is being computed
-  int piece_first_ = 0, piece_count_ = 0, most_stretches_ = 0;
+  int piece_first_ = 0, piece_count_ = 0, most_stretches_ = 0, most_queries_ = 0;
   bool split_ = false;
   std::vector<AttentionRow> rows_;
   std::vector<Block> blocks_;

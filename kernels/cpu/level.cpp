@@ -2,6 +2,12 @@
 
 #include "level.h"
 
+// A flag from outside must not put a level's instructions into another.
+#if (defined(LEVEL_IS_AVX512) != defined(__AVX512F__)) || \
+    ((defined(LEVEL_IS_AVX2) || defined(LEVEL_IS_AVX512)) != defined(__AVX2__))
+#error "the compiler's flags are not those of this level"
+#endif
+
 #include "attention.h"
 #include "matmul.h"
 #include "rows.h"
@@ -21,6 +27,8 @@ extern const Level JOIN(level_, LEVEL) = {
     .rms_norm = LEVEL::rms_norm,
     .quantise = LEVEL::quantise,
     .gate = LEVEL::gate,
+    .gate_tile = LEVEL::gate_tile,
+    .add_tile = LEVEL::add_tile,
     .soft_cap = LEVEL::soft_cap,
     .add_scaled = LEVEL::add_scaled,
     .rotate = LEVEL::rotate,

@@ -3,6 +3,7 @@
 // Owns: the table of a level's functions. Must not know: how any of them works.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "sampler_row.h"
@@ -25,7 +26,7 @@ struct AttentionShape {
   float soft_cap;  // 0: none
   int window;      // 0: none
 
-  int state_floats() const { return STATE_HEAD + head_dim; }
+  ALWAYS_INLINE int state_floats() const { return STATE_HEAD + head_dim; }
 };
 
 struct AttentionRow {
@@ -42,6 +43,9 @@ struct Level {
   void (*rms_norm)(const float* x, const float* weight, int width, float epsilon, float* out);
   void (*quantise)(const float* x, int groups, int column, int width, int8_t* values, float* summaries);
   void (*gate)(Activation, const float* gates, const float* ups, int count, float* out);
+  void (*gate_tile)(Activation, float* gates, float* ups, const float* gate_bias, const float* up_bias, int width,
+                    float* out, size_t stride);
+  void (*add_tile)(float* to, size_t stride, const float* products, const float* bias, float factor, int width);
   void (*soft_cap)(float* x, int count, float cap);
   void (*add_scaled)(float* to, const float* from, float factor, int count);
   void (*rotate)(float* head, const float* cosines, const float* sines, int dim, bool interleaved);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +22,17 @@ PAGE_TOKENS: Final = 16
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh")
 """A spec's activation is an index in this."""
 
+_NO_MEMORY: Final = "there is not enough memory"
 _OUTCOMES: Final = {
     1: "it was interrupted",
     2: "the logits have no finite maximum",
-    3: "there is not enough memory",
+    3: _NO_MEMORY,
     4: "an id or a position in the step is out of range",
+}
+
+_FAILURES: Final = {
+    1: "it is not of a kind or shape that the kernels can use",
+    3: "the system gives no more threads",
 }
 
 _I32 = ctypes.c_int32
@@ -35,6 +42,10 @@ _POINTER = ctypes.c_void_p
 
 class NativeError(Exception):
     """The library is missing, or refused something. Says what, as a sentence without its full stop."""
+
+
+class NativeMemoryError(NativeError):
+    """There is not enough memory."""
 
 
 class NativeSpec(ctypes.Structure):
@@ -53,7 +64,7 @@ class NativeStep(ctypes.Structure):
     """struct Step of decoder.h."""
 
     _fields_ = (
-        *((name, _I32) for name in ("copy_count", "span_count", "token_count", "group_count", "row_count", "reserved")),
+        *((name, _I32) for name in ("copy_count", "span_count", "token_count", "group_count", "row_count", "page_entry_count")),
         *((name, _POINTER) for name in ("copies", "tokens", "positions", "starts", "pages", "page_starts", "shared")),
         *((name, _POINTER) for name in ("row_tokens", "seeds", "counters", "temperatures", "top_ps", "min_ps")),
         *((name, _POINTER) for name in ("top_ks", "wants_log_probability", "drawn", "log_probabilities", "logits")),
@@ -82,7 +93,7 @@ def load_library() -> ctypes.CDLL:
         raise NativeError(f"the native kernels can't be loaded: {error}") from error
     signatures: dict[str, tuple[type | None, Sequence[type]]] = {
         "level": (ctypes.c_char_p, (_I32,)),
-        "decoder_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _I32, _I32, ctypes.c_char_p)),
+        "decoder_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _I32, _I32, ctypes.c_char_p, _POINTER)),
         "decoder_delete": (None, (_POINTER,)),
         "decoder_set": (_I32, (_POINTER, ctypes.c_char_p, _I32, _I32, _POINTER)),
         "decoder_weight_bytes": (ctypes.c_size_t, (_POINTER,)),
@@ -115,6 +126,10 @@ def address(values: array[int] | array[float]) -> int:
     return values.buffer_info()[0]
 
 
+def _failed(failure: int) -> NativeError:
+    return NativeMemoryError(_NO_MEMORY) if failure == 2 else NativeError(_FAILURES[failure])
+
+
 class NativeDecoder:
     """A decoder and its pages, made without weights. One thread at a time may use it, but for ``interrupt``."""
 
@@ -138,17 +153,25 @@ class NativeDecoder:
             level: one of ``levels()``.
 
         Raises:
-            NativeError: there is no such level, or no memory.
+            NativeError: there is no such level, no memory (NativeMemoryError), or no thread.
         """
         if level not in levels():
             raise NativeError(f"this machine has no level {level}")
         self._library = load_library()
-        own_frequencies, own_windows = array("d", frequencies), bytes(windows)
+        own_frequencies, own_windows, failure = array("d", frequencies), bytes(windows), _I32()
         self._decoder: int | None = self._library.trioserve_decoder_new(
-            ctypes.byref(spec), address(own_frequencies), own_windows, page_count, threads, level.encode()
+            ctypes.byref(spec),
+            address(own_frequencies),
+            own_windows,
+            page_count,
+            threads,
+            level.encode(),
+            ctypes.byref(failure),
         )
         if self._decoder is None:
-            raise NativeError(f"there is no memory for {page_count} pages of keys and values")
+            raise _failed(failure.value)
+        # also for one that nobody closes: whoever was to get it may have been cancelled
+        self._free = weakref.finalize(self, self._library.trioserve_decoder_delete, self._decoder)
 
     def set(self, name: str, layer: int, kind: str, data: int) -> None:
         """Pack a weight.
@@ -164,8 +187,9 @@ class NativeDecoder:
         """
         if kind not in KINDS:
             raise NativeError(f"the kernels have no weights of kind {kind}")
-        if self._library.trioserve_decoder_set(self._decoder, name.encode(), layer, KINDS[kind], data):
-            raise NativeError(f"the weight {name} of kind {kind} can't be packed")
+        failure = self._library.trioserve_decoder_set(self._decoder, name.encode(), layer, KINDS[kind], data)
+        if failure:
+            raise _failed(failure)
 
     @property
     def weight_bytes(self) -> int:
@@ -189,6 +213,5 @@ class NativeDecoder:
 
     def close(self) -> None:
         """Free all memory. Idempotent."""
-        if self._decoder is not None:
-            self._library.trioserve_decoder_delete(self._decoder)
-            self._decoder = None
+        self._free()
+        self._decoder = None

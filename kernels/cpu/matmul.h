@@ -14,31 +14,37 @@
 namespace trioserve {
 namespace LEVEL {
 
+INLINE F load_halves(const uint8_t* p) {
+  uint16_t halves[PANEL];
+  memcpy(halves, p, sizeof halves);
+  return load_half(halves);
+}
+
 #if defined(__AVX512VNNI__)
 
 constexpr int WIDEST_TILE = 12;
 
-INLINE F load_halves(const uint8_t* p) { return load_half((const uint16_t*)p); }
-
-INLINE __m512i dot4(__m512i sum, __m512i weights, const int32_t* activations) {
-  return _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi32(*activations));
+// Adds the products of each lane's 4 weights with the 4 activations of one token.
+INLINE __m512i dot4(__m512i sum, __m512i weights, const int8_t* activations) {
+  int32_t word;
+  memcpy(&word, activations, sizeof word);
+  return _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi32(word));
 }
 
 template <int W>
-INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
+static void int4_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   const __m512i low_nibbles = _mm512_set1_epi8(0x0f);
   F result[W];
   for (int c = 0; c < W; c++) result[c] = all(0.0f);
   for (int g = 0; g < groups; g++) {
-    const int32_t* activations = (const int32_t*)values;
     __m512i dot[W];
     for (int c = 0; c < W; c++) dot[c] = _mm512_setzero_si512();
     for (int i = 0; i < CHUNKS / 2; i++) {
       const __m512i both = _mm512_loadu_si512(panel + 64 * i);
       const __m512i even = _mm512_and_si512(both, low_nibbles);
       const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(both, 4), low_nibbles);
-      for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], even, activations + 2 * i * W + c);
-      for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], odd, activations + (2 * i + 1) * W + c);
+      for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], even, values + CHUNK * (2 * i * W + c));
+      for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], odd, values + CHUNK * ((2 * i + 1) * W + c));
     }
     const F scale = load_halves(panel + 256), minimum = load_halves(panel + 288);
     for (int c = 0; c < W; c++) {
@@ -53,20 +59,20 @@ INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, c
 }
 
 template <int W>
-INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
+static void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   // The instruction wants one operand unsigned: 128 is added to the weights, and 128 times the sum subtracted.
   const __m512i offset = _mm512_set1_epi8((char)0x80);
   F result[W];
   for (int c = 0; c < W; c++) result[c] = all(0.0f);
   for (int g = 0; g < groups; g++) {
-    const int32_t* activations = (const int32_t*)values;
-    const int32_t* sums = (const int32_t*)(summaries + 2 * W);
+    int32_t sums[W];
+    memcpy(sums, summaries + 2 * W, sizeof sums);
     const uint8_t* bytes = panel + int8_values(g);
     __m512i dot[W];
     for (int c = 0; c < W; c++) dot[c] = _mm512_set1_epi32((int32_t)(-128u * (uint32_t)sums[c]));
     for (int i = 0; i < CHUNKS; i++) {
       const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(bytes + 64 * i), offset);
-      for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], weights, activations + i * W + c);
+      for (int c = 0; c < W; c++) dot[c] = dot4(dot[c], weights, values + CHUNK * (i * W + c));
     }
     const F scale = load_halves(panel + int8_scales(g));
     for (int c = 0; c < W; c++) result[c] = fma(to_float(I{dot[c]}), mul(scale, all(summaries[c])), result[c]);
@@ -79,8 +85,6 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
 #elif defined(__AVX2__)
 
 constexpr int WIDEST_TILE = 6;
-
-INLINE F load_halves(const uint8_t* p) { return load_half((const uint16_t*)p); }
 
 // Without this the compiler re-associates the sums and runs out of registers: half the speed.
 INLINE void keep(__m256i& sum) { asm("" : "+x"(sum)); }
@@ -96,7 +100,7 @@ INLINE void add_product(const F& scale, float activation_scale, I dot, float* ou
 }
 
 template <int W>
-INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
+static void int4_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   const __m256i low_nibbles = _mm256_set1_epi8(0x0f), ones = _mm256_set1_epi16(1);
   for (int c = 0; c < W; c++) store(out + c * PANEL, all(0.0f));
   for (int g = 0; g < groups; g++) {
@@ -136,7 +140,7 @@ INLINE __m256i signed_dot4(__m256i weights, __m256i activation, __m256i ones) {
 }
 
 template <int W>
-INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
+static void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   const __m256i ones = _mm256_set1_epi16(1);
   for (int c = 0; c < W; c++) store(out + c * PANEL, all(0.0f));
   for (int g = 0; g < groups; g++) {
@@ -168,12 +172,6 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
 
 constexpr int WIDEST_TILE = 4;
 
-INLINE F load_halves(const uint8_t* p) {
-  uint16_t halves[PANEL];
-  memcpy(halves, p, sizeof halves);
-  return load_half(halves);
-}
-
 // dot[row] += 4 products, for each of 16 rows
 INLINE void add_dot4(int32_t* dot, const int8_t* weights, const int8_t* activation) {
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -188,10 +186,8 @@ INLINE void add_dot4(int32_t* dot, const int8_t* weights, const int8_t* activati
 #endif
 }
 
-INLINE I load_sums(const int32_t* dot) { return load(dot); }
-
 template <int W>
-INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
+static void int4_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   F result[W];
   for (int c = 0; c < W; c++) result[c] = all(0.0f);
   for (int g = 0; g < groups; g++) {
@@ -203,7 +199,7 @@ INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, c
     }
     const F scale = load_halves(panel + 256), minimum = load_halves(panel + 288);
     for (int c = 0; c < W; c++) {
-      result[c] = fma(to_float(load_sums(dot[c])), mul(scale, all(summaries[c])), result[c]);
+      result[c] = fma(to_float(load(dot[c])), mul(scale, all(summaries[c])), result[c]);
       result[c] = fma(minimum, all(summaries[W + c]), result[c]);
     }
     panel += INT4_GROUP_BYTES;
@@ -214,7 +210,7 @@ INLINE void int4_panel(const uint8_t* panel, int groups, const int8_t* values, c
 }
 
 template <int W>
-INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
+static void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
   F result[W];
   for (int c = 0; c < W; c++) result[c] = all(0.0f);
   for (int g = 0; g < groups; g++) {
@@ -223,7 +219,7 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
     for (int i = 0; i < CHUNKS; i++)
       for (int c = 0; c < W; c++) add_dot4(dot[c], bytes + 64 * i, values + CHUNK * (i * W + c));
     const F scale = load_halves(panel + int8_scales(g));
-    for (int c = 0; c < W; c++) result[c] = fma(to_float(load_sums(dot[c])), mul(scale, all(summaries[c])), result[c]);
+    for (int c = 0; c < W; c++) result[c] = fma(to_float(load(dot[c])), mul(scale, all(summaries[c])), result[c]);
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }
@@ -232,24 +228,16 @@ INLINE void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
 
 #endif
 
-template <int W>
-static void int4_product(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
-  int4_panel<W>(panel, groups, values, summaries, out);
-}
-
-template <int W>
-static void int8_product(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
-  int8_panel<W>(panel, groups, values, summaries, out);
-}
+static_assert(WIDEST_TILE <= MOST_TILE_COLUMNS);
 
 using Product = void (*)(const uint8_t*, int, const int8_t*, const float*, float*);
 
 // out[width][16] = panel x tile
 static void product(Format format, const uint8_t* panel, int groups, const int8_t* values, const float* summaries,
                     int width, float* out) {
-#define BOTH(W)                      \
-  {                                  \
-    int4_product<W>, int8_product<W> \
+#define BOTH(W)                  \
+  {                              \
+    int4_panel<W>, int8_panel<W> \
   }
   static constexpr Product products[WIDEST_TILE][2] = {BOTH(1),  BOTH(2), BOTH(3), BOTH(4),
 #if defined(__AVX2__)

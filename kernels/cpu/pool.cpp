@@ -27,10 +27,17 @@ void pause() {
 
 Team::Team(int members) : members_(members) {
   for (int i = 0; i < members; i++) state_.push_back(std::make_unique<Member>());
-  for (int i = 1; i < members; i++) threads_.emplace_back([this, i] { serve(i); });
+  try {
+    for (int i = 1; i < members; i++) threads_.emplace_back([this, i] { serve(i); });
+  } catch (...) {
+    dismiss();
+    throw;
+  }
 }
 
-Team::~Team() {
+Team::~Team() { dismiss(); }
+
+void Team::dismiss() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -21,7 +21,7 @@ namespace trioserve {
 
 class Team {
  public:
-  // Start `members` - 1 threads.
+  // Start `members` - 1 threads. Throws std::system_error if the system gives no more.
   explicit Team(int members);
   ~Team();
   Team(const Team&) = delete;
@@ -36,7 +36,8 @@ class Team {
   void wait(int member);
 
   // Call item(i) once for each i in [0, count), shared among the members; all call this in the same order, with the
-  // same count. Returns when nothing is left to take: call wait() before using what others made.
+  // same count. Returns when nothing is left to take: all must wait() before they use what others made, and before they
+  // share again.
   template <class Item>
   void share(int member, int count, Item item) {
     Member& own = *state_[member];
@@ -59,6 +60,7 @@ class Team {
   };
 
   void serve(int member);
+  void dismiss();
 
   const int members_;
   std::vector<std::unique_ptr<Member>> state_;

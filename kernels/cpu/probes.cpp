@@ -4,8 +4,11 @@
 //
 // Every function returns 0, or 1 if this machine can't run the level.
 
+#include <cstring>
+
 #include "level.h"
 #include "memory.h"
+#include "pack.h"
 
 using namespace trioserve;
 
@@ -70,6 +73,45 @@ EXPORT int trioserve_attend(const char* level, int queries, int head_dim, float 
     for (int i = 0; stretch && i < queries; i++) found->fold(total + i * stride, next + i * stride, head_dim);
   }
   for (int i = 0; i < queries; i++) found->finish(total + i * stride, head_dim, out + i * head_dim);
+  return 0;
+}
+
+// A matrix's values as its file has them, [rows][width].
+EXPORT void trioserve_dequantise(int kind, const uint8_t* data, int rows, int width, float* out) {
+  for (int r = 0; r < rows; r++)
+    dequantise((Kind)kind, data + row_bytes((Kind)kind, width) * (size_t)r, width, out + (size_t)r * width);
+}
+
+// out [columns][rows] = x [columns][width] times the matrix, [rows][width]. Returns 1 if there is no such level or
+// kind.
+EXPORT int trioserve_multiply(const char* level, int kind, const uint8_t* data, int rows, int width, const float* x,
+                              int columns, float* out) {
+  const Level* found = find_level(level);
+  if (!found || !row_bytes((Kind)kind, width)) return 1;
+  const int groups = groups_of(width), padded = groups * GROUP;
+  const Format format = packed_format((Kind)kind);
+  Buffer panel(panel_bytes(format, groups)), row(padded * sizeof(float));
+  Buffer values((size_t)columns * padded), summaries((size_t)columns * groups * SUMMARIES * sizeof(float));
+  const Tiling tiling(columns, found->widest_tile);
+  const auto tile_values = [&](int t) { return values.as<int8_t>() + (size_t)tiling.start(t) * padded; };
+  const auto tile_summaries = [&](int t) {
+    return summaries.as<float>() + (size_t)tiling.start(t) * groups * SUMMARIES;
+  };
+  for (int c = 0; c < columns; c++) {
+    memcpy(row.as<float>(), x + (size_t)c * width, width * sizeof(float));
+    const int t = tiling.tile_of(c);
+    found->quantise(row.as<float>(), groups, c - tiling.start(t), tiling.width(t), tile_values(t), tile_summaries(t));
+  }
+  for (int p = 0; p < panels_of(rows); p++) {
+    pack_panel((Kind)kind, data, rows, width, p, panel.as<uint8_t>());
+    for (int t = 0; t < tiling.count; t++) {
+      float products[MOST_TILE_COLUMNS * PANEL];
+      found->product(format, panel.as<uint8_t>(), groups, tile_values(t), tile_summaries(t), tiling.width(t), products);
+      for (int c = 0; c < tiling.width(t); c++)
+        for (int r = 0; r < PANEL && p * PANEL + r < rows; r++)
+          out[(size_t)(tiling.start(t) + c) * rows + p * PANEL + r] = products[c * PANEL + r];
+    }
+  }
   return 0;
 }
 

@@ -31,10 +31,13 @@ static void quantise(const float* x, int groups, int column, int width, int8_t* 
   for (int g = 0; g < groups; g++) {
     const F x0 = load(x + g * GROUP), x1 = load(x + g * GROUP + LANES);
     const float most = largest(max(abs(x0), abs(x1)));
-    const float scale = most / 127.0f;
+    // A maximum would pass over a NaN: the scale is what keeps a row of which a value is not finite from seeming sound.
+    const F infinite = all(__builtin_inff());
+    const bool finite = (bits(less(abs(x0), infinite)) & bits(less(abs(x1), infinite))) == 0xffff;
+    const float scale = finite ? most / 127.0f : __builtin_nanf("");
     // by what underflows to nothing, nothing must be divided
     const F inverse = all(scale > 1e-30f ? 127.0f / most : 0.0f);
-    const I q0 = to_int(mul(x0, inverse)), q1 = to_int(mul(x1, inverse));
+    const I q0 = finite ? to_int(mul(x0, inverse)) : all(0), q1 = finite ? to_int(mul(x1, inverse)) : all(0);
     alignas(64) int8_t bytes[GROUP];
     store_bytes(bytes, q0);
     store_bytes(bytes + LANES, q1);
@@ -72,6 +75,25 @@ static void gate(Activation activation, const float* gates, const float* ups, in
     const F g = load(gates + i);
     const F a = activation == Activation::SILU ? silu(g) : activation == Activation::GELU ? gelu(g) : gelu_tanh(g);
     store(out + i, mul(a, load(ups + i)));
+  }
+}
+
+// The same for a tile of products, [width][PANEL] each, and a panel's biases, null if there are none; columns of the
+// result are `stride` apart.
+static void gate_tile(Activation activation, float* gates, float* ups, const float* gate_bias, const float* up_bias,
+                      int width, float* out, size_t stride) {
+  for (int c = 0; c < width; c++, gates += PANEL, ups += PANEL, out += stride) {
+    if (gate_bias) store(gates, add(load(gates), load(gate_bias)));
+    if (up_bias) store(ups, add(load(ups), load(up_bias)));
+    gate(activation, gates, ups, PANEL, out);
+  }
+}
+
+// to += factor * (products + bias), for a tile of products, [width][PANEL]; columns of `to` are `stride` apart.
+static void add_tile(float* to, size_t stride, const float* products, const float* bias, float factor, int width) {
+  for (int c = 0; c < width; c++, products += PANEL, to += stride) {
+    const F product = bias ? add(load(products), load(bias)) : load(products);
+    store(to, fma(product, all(factor), load(to)));
   }
 }
 

@@ -346,13 +346,14 @@ INLINE int32_t sum(I a) {
 
 #endif
 
-// e ** a, within 2 units in the last place for a in [-87, 88]; 0 below -87, and what is above 88 counts as 88.
+// e ** a, within 2 units in the last place for a in [-87, 88]; 0 below -87, and what is above 88 counts as
+// 88. A NaN stays one.
 //
 // e ** a = 2 ** n * e ** r with n the integer nearest to a / ln 2; |r| <= ln 2 / 2, where the Taylor series to the
 // seventh power is exact to float32. r is formed with ln 2 in two parts (Cody and Waite).
 INLINE F exp(F a) {
   const M tiny = less(a, all(-87.0f));
-  const F x = max(min(a, all(88.0f)), all(-87.0f));
+  const F x = max(all(-87.0f), min(all(88.0f), a));
   const I n = to_int(mul(x, all(1.44269504f)));
   const F whole = to_float(n);
   const F r = fma(whole, all(2.12194440e-4f), fma(whole, all(-0.693359375f), x));

@@ -21,6 +21,7 @@ from trioserve_kernels.cpu.library import (
     PAGE_TOKENS,
     NativeDecoder,
     NativeError,
+    NativeMemoryError,
     NativeSpec,
     NativeStep,
     address,
@@ -37,8 +38,8 @@ from trioserve.model.spec import DecoderSpec
 from trioserve.step import StepPlan, StepResult
 
 BATCH_TOKENS: Final = 512
-FREE_ROWS: Final = 8
-"""A step of so many rows takes about twice as long as one of a single row, which mostly waits for memory."""
+FREE_ROWS: Final = 6
+"""A step of so many rows takes less than twice as long as one of a single row, which mostly waits for memory."""
 FLOAT16_BYTES: Final = 2
 LANES: Final = 16
 """Widths that the kernels are made for are multiples of this."""
@@ -96,7 +97,7 @@ class CpuDevice:
 
         Raises:
             ParamError: the model was not made for so long a context, or the machine has no memory for the pages.
-            DeviceError: the native kernels are missing.
+            DeviceError: the native kernels are missing, or there is no memory for the weights.
         """
         spec = model.spec
         if context_length is None:
@@ -121,8 +122,10 @@ class CpuDevice:
                 threads=threads,
                 level=chosen,
             )
+        except NativeMemoryError as error:
+            raise ParamError(f"kv_tokens is too large: {error} for the keys and values of {tokens} tokens.", "kv_tokens") from error
         except NativeError as error:
-            raise ParamError(f"The CPU device can't be made: {error}.", "kv_tokens") from error
+            raise DeviceError(f"The CPU device can't be made: {error}.") from error
         try:
             _pack(model, decoder, progress)
         except BaseException:
@@ -188,6 +191,7 @@ class CpuDevice:
             token_count=len(spans.tokens),
             group_count=len(plan.shared) // 3,
             row_count=count,
+            page_entry_count=len(spans.pages),
             copies=address(plan.copies),
             tokens=address(spans.tokens),
             positions=address(spans.positions),
@@ -246,10 +250,13 @@ def _pack(model: LoadedModel, decoder: NativeDecoder, progress: Progress) -> Non
         progress("loading", done, total)
         raw = model.weights.raw(name)
         _, layer, part = name.split(".") if name.startswith("layers.") else ("", "-1", name)
-        if len(shape) == 1:
-            vector = model.weights.float32(name)
-            decoder.set(part, int(layer), "F32", vector.ctypes.data)
-        else:
-            decoder.set(part, int(layer), raw.kind, np.frombuffer(raw.data, np.uint8).ctypes.data)
+        try:
+            if len(shape) == 1:
+                vector = model.weights.float32(name)
+                decoder.set(part, int(layer), "F32", vector.ctypes.data)
+            else:
+                decoder.set(part, int(layer), raw.kind, np.frombuffer(raw.data, np.uint8).ctypes.data)
+        except NativeError as error:
+            raise DeviceError(f"The weight {name} can't be packed: {error}.") from error
         done += len(raw.data)
     progress("loading", done, total)
