@@ -100,7 +100,8 @@ def kernels(session: nox.Session, sanitizers: str) -> None:
         *sorted(map(str, Path("tests/device").glob("test_cpu*.py"))),
     ]
     library = build / "cpu" / "libtrioserve_cpu.so"
-    session.run("pytest", "--cpu-library", str(library), "-m", "not model", *tests, env=environment)
+    # uncaptured, or the report of what ends the process is lost
+    session.run("pytest", "-s", "--cpu-library", str(library), "-m", "not model", *tests, env=environment)
 
 
 @nox.session

@@ -13,6 +13,7 @@ from trioserve.engine.options import EngineOptions
 from trioserve.errors import ParamError
 from trioserve.testing.checkpoints import TinyLlama, write_tiny_llama
 
+MISSING = "trioserve was installed without its native kernels, since there was no C++ compiler"
 needs_native = pytest.mark.skipif(library.library_path() is None, reason="there are no native kernels")
 
 
@@ -49,12 +50,8 @@ async def test_the_reference_device_can_be_asked_for(folder: Path) -> None:
 async def test_without_native_kernels_the_reference_device_is_taken_and_it_is_told(folder: Path) -> None:
     async with open_engine(folder, EngineOptions(threads=1)) as engine:
         assert engine.info.name == "reference (float32, cpu)"
-        assert engine.model.warnings == (
-            (
-                "The model runs on the slow reference device: trioserve was installed without its native kernels, "
-                "since there was no C++ compiler."
-            ),
-        )
+        (warning,) = engine.model.warnings
+        assert warning == f"The model runs on the slow reference device: {MISSING}."
 
 
 @pytest.mark.usefixtures("_no_library")

@@ -1,0 +1,41 @@
+"""What 8-bit activations cost on texts of your choice: the CPU device against the float32 reference.
+
+    python tests/benchmarks/cpu_fidelity.py [--model PATH] [--tokens N] [TEXT ...]
+
+Without texts, the one that tests/device/test_cpu_fidelity.py uses. Of each text the first N tokens are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from trioserve.device.cpu import CpuDevice
+from trioserve.device.reference import ReferenceDevice
+from trioserve.model.cache import cache_dir
+from trioserve.model.load import load_model
+from trioserve.model.sources import resolve
+from trioserve.testing.fidelity import all_logits, compare
+
+TEXT = Path(__file__).parents[1] / "device" / "data" / "text.txt"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2", help="an alias or a path")
+    parser.add_argument("--tokens", type=int, default=640)
+    parser.add_argument("texts", type=Path, nargs="*", default=[TEXT])
+    arguments = parser.parse_args()
+    model = load_model(resolve(arguments.model, cache=cache_dir(os.environ)))
+    pages = -(-arguments.tokens // 16)
+    native = CpuDevice.load(model, page_count=pages, threads=2)
+    reference = ReferenceDevice.load(model, page_size=16, page_count=pages)
+    for path in arguments.texts:
+        tokens = model.tokenizer.encode(path.read_text(encoding="utf-8"), add_special=True)[: arguments.tokens]
+        found, expected = all_logits(native, tokens), all_logits(reference, tokens)
+        print(f"{path}, {len(tokens)} tokens: {compare(found, expected, tokens)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
