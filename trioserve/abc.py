@@ -31,6 +31,10 @@ class DeviceInfo:
     """Tokens in one step that it computes in a few tenths of a second: what a step should hold at most."""
     free_rows: int = 0
     """Decodes in one step that cost hardly more than a single one, so that some can be spent on drafts. 0: none do."""
+    weight_bytes: int = 0
+    """Memory that the weights take; 0: not known."""
+    kv_bytes: int = 0
+    """Memory that the KV pages take once all have been used; 0: not known."""
 
 
 @runtime_checkable

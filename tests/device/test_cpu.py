@@ -87,7 +87,7 @@ def test_loading_tells_its_progress_in_bytes(tiny_native: DecoderSpec) -> None:
     assert told[0] == ("loading", 0, total)
     assert told[-1] == ("loading", total, total)
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
-    assert 0 < device.weight_bytes < total
+    assert 0 < device.info.weight_bytes < total
     device.close()
 
 

@@ -193,6 +193,10 @@ def _bind(options: ServeOptions) -> Listeners:
         raise click.ClickException(f"can't listen on {where}: {reason or error}") from error
 
 
+def _megabytes(size: int) -> str | None:
+    return f"{size / 1e6:.0f} MB" if size else None
+
+
 async def run_server(
     open_block: Callable[[], AbstractAsyncContextManager[Engine]],
     listeners: Listeners,
@@ -213,6 +217,7 @@ async def run_server(
         TrioserveError: what opening the engine raises.
     """
     course = _Course()
+    began = trio.current_time()
     try:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
@@ -224,7 +229,15 @@ async def run_server(
                     info = engine.info
                     for warning in engine.model.warnings:
                         log.warning(warning)
-                    log.info("loaded", model=engine.model.id, device=info.name, context_length=info.context_length)
+                    log.info(
+                        "loaded",
+                        model=engine.model.id,
+                        device=info.name,
+                        context_length=info.context_length,
+                        weights=_megabytes(info.weight_bytes),
+                        kv_pages=_megabytes(info.kv_bytes),
+                        seconds=round(trio.current_time() - began, 2),
+                    )
                     inside.start_soon(course.end_with_engine)
                     with course.http:
                         run = functools.partial(serve_engine, listeners=listeners, shutdown=course.shutdown)

@@ -108,7 +108,8 @@ class CpuDevice:
                 "context_length",
             )
         tokens = page_count * PAGE_TOKENS
-        check_memory(tokens, tokens * spec.layers * spec.kv_heads * spec.head_dim * 2 * FLOAT16_BYTES)
+        kv_bytes = tokens * spec.layers * spec.kv_heads * spec.head_dim * 2 * FLOAT16_BYTES
+        check_memory(tokens, kv_bytes)
         try:
             chosen = level or levels()[0]
         except NativeError as error:
@@ -141,6 +142,8 @@ class CpuDevice:
             page_count=page_count,
             batch_tokens=BATCH_TOKENS,
             free_rows=FREE_ROWS,
+            weight_bytes=decoder.weight_bytes,
+            kv_bytes=kv_bytes,
         )
         return cls(decoder, info)
 
@@ -150,12 +153,6 @@ class CpuDevice:
     @property
     def info(self) -> DeviceInfo:
         return self._info
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the packed weights."""
-        assert self._decoder is not None, "the device is closed"
-        return self._decoder.weight_bytes
 
     def run(self, plan: StepPlan) -> StepResult:
         """As abc.Device.run.

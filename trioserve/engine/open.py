@@ -64,7 +64,8 @@ def open_engine(
         loaded = load_model(found, progress=options.progress)
         warnings = loaded.warnings
         try:
-            obstacle = None if device is not None else _cpu_obstacle(loaded, options)
+            is_cpu_wanted = device is None and options.device != "reference"
+            obstacle = _cpu_obstacle(loaded, options) if is_cpu_wanted else None
             if obstacle is not None and options.device == "auto":
                 warnings += (f"The model runs on the slow reference device: {obstacle}.",)
             used = device if device is not None else _load_device(loaded, options, obstacle)
