@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -77,20 +78,10 @@ def open_device() -> OpenDevice:
 
 
 @pytest.fixture(scope="session")
-def tiny_native() -> DecoderSpec:
-    """A small model for the native kernels, of which no size is a multiple of another by chance."""
-    return DecoderSpec(
-        architecture="tiny",
-        vocab_size=97,
-        context_length=1024,
-        layers=2,
-        heads=6,
-        kv_heads=2,
-        head_dim=16,
-        embedding_dim=48,
-        feed_forward_dim=72,
-        rope=Rope(dim=16),
-        norm_eps=1e-5,
+def tiny_native(tiny: DecoderSpec) -> DecoderSpec:
+    """The same for the native kernels, with a context of several pages, stretches and pieces."""
+    return attrs.evolve(
+        tiny, context_length=1024, head_dim=16, embedding_dim=48, feed_forward_dim=72, rope=Rope(dim=16)
     )
 
 

@@ -31,7 +31,7 @@ from trioserve_kernels.cpu.library import (
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.frequencies import rope_frequencies
-from trioserve.device.memory import check_memory
+from trioserve.device.limits import check_memory, resolve_context_length
 from trioserve.errors import DeviceError, ParamError
 from trioserve.model.loaded import LoadedModel
 from trioserve.model.spec import DecoderSpec
@@ -100,42 +100,18 @@ class CpuDevice:
             DeviceError: the native kernels are missing, or there is no memory for the weights.
         """
         spec = model.spec
-        if context_length is None:
-            context_length = spec.context_length
-        if context_length > spec.context_length:
-            raise ParamError(
-                f"context_length must be at most {spec.context_length} for this model, got {context_length}.",
-                "context_length",
-            )
+        context_length = resolve_context_length(spec, context_length)
         tokens = page_count * PAGE_TOKENS
         kv_bytes = tokens * spec.layers * spec.kv_heads * spec.head_dim * 2 * FLOAT16_BYTES
         check_memory(tokens, kv_bytes)
-        try:
-            chosen = level or levels()[0]
-        except NativeError as error:
-            raise DeviceError(f"The CPU device can't be used: {error}.") from error
-        try:
-            decoder = NativeDecoder(
-                _native_spec(spec),
-                rope_frequencies(spec.rope),
-                [layer in spec.sliding_layers for layer in range(spec.layers)],
-                page_count=page_count,
-                threads=threads,
-                level=chosen,
-            )
-        except NativeMemoryError as error:
-            raise ParamError(
-                f"kv_tokens is too large: {error} for the keys and values of {tokens} tokens.", "kv_tokens"
-            ) from error
-        except NativeError as error:
-            raise DeviceError(f"The CPU device can't be made: {error}.") from error
+        decoder, level = _new_decoder(spec, page_count, threads, level)
         try:
             _pack(model, decoder, progress)
         except BaseException:
             decoder.close()
             raise
         info = DeviceInfo(
-            name=f"cpu ({chosen}, {threads} {'thread' if threads == 1 else 'threads'})",
+            name=f"cpu ({level}, {threads} {'thread' if threads == 1 else 'threads'})",
             vocab_size=spec.vocab_size,
             context_length=context_length,
             page_size=PAGE_TOKENS,
@@ -215,6 +191,32 @@ class CpuDevice:
         except NativeError as error:
             raise DeviceError(f"Step {plan.number} failed: {error}.") from error
         return StepResult(plan.number, drawn, logprobs if any(rows.logprobs) else array("d"))
+
+
+def _new_decoder(spec: DecoderSpec, page_count: int, threads: int, level: str | None) -> tuple[NativeDecoder, str]:
+    """A decoder without weights, and its level."""
+    windows = [layer in spec.sliding_layers for layer in range(spec.layers)]
+    try:
+        level = level or levels()[0]
+    except NativeError as error:
+        raise DeviceError(f"The CPU device can't be used: {error}.") from error
+    try:
+        decoder = NativeDecoder(
+            _native_spec(spec),
+            rope_frequencies(spec.rope),
+            windows,
+            page_count=page_count,
+            threads=threads,
+            level=level,
+        )
+    except NativeMemoryError as error:
+        tokens = page_count * PAGE_TOKENS
+        raise ParamError(
+            f"kv_tokens is too large: {error} for the keys and values of {tokens} tokens.", "kv_tokens"
+        ) from error
+    except NativeError as error:
+        raise DeviceError(f"The CPU device can't be made: {error}.") from error
+    return decoder, level
 
 
 def _native_spec(spec: DecoderSpec) -> NativeSpec:

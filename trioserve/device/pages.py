@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trioserve.device.memory import check_memory
+from trioserve.device.limits import check_memory
 from trioserve.model.spec import DecoderSpec
 
 FLOAT32_BYTES = 4

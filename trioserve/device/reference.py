@@ -23,8 +23,9 @@ from trioserve_kernels.reference.sampler import log_probability, sample
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.decoder import TILE, Decoder, Tile
+from trioserve.device.limits import resolve_context_length
 from trioserve.device.pages import KVPages
-from trioserve.errors import DeviceError, ParamError
+from trioserve.errors import DeviceError
 from trioserve.model.loaded import LoadedModel
 from trioserve.step import SpanArrays, StepPlan, StepResult
 
@@ -68,13 +69,7 @@ class ReferenceDevice:
             ParamError: the model was not made for so long a context, or there is no memory for so many pages.
         """
         spec = model.spec
-        if context_length is None:
-            context_length = spec.context_length
-        if context_length > spec.context_length:
-            raise ParamError(
-                f"context_length must be at most {spec.context_length} for this model, got {context_length}.",
-                "context_length",
-            )
+        context_length = resolve_context_length(spec, context_length)
         device = torch.device(torch_device)
         info = DeviceInfo(
             name=f"reference (float32, {device})",
