@@ -65,28 +65,26 @@ static void value_tile(const float* weights, const float* factors, const uint16_
     for (int v = 0; v < V; v++) store(totals + q * stride + v * LANES, sums[q][v]);
 }
 
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
+// call(Count<n>()) for the n of 1 to N that is `count`: loops over what lies in registers need their length when they
+// are compiled.
+template <int N, class Call>
+INLINE void with_count(int count, Call call) {
+  if constexpr (N > 1)
+    if (count < N) return with_count<N - 1>(count, call);
+  call(Count<N>());
+}
+
 template <int Q>
 static void score_pages(const float* const* queries, const uint16_t* const* keys, int pages, int head_dim,
                         float* scores) {
-  for (int p = 0; p < pages; p += PAGES_AT_ONCE) {
-    float* to = scores + p * PAGE;
-    switch (pages - p < PAGES_AT_ONCE ? pages - p : PAGES_AT_ONCE) {
-      case 1:
-        score_tile<Q, 1>(queries, keys + p, head_dim, to);
-        break;
-      case 2:
-        score_tile<Q, 2>(queries, keys + p, head_dim, to);
-        break;
-#if defined(__AVX512F__)
-      case 3:
-        score_tile<Q, 3>(queries, keys + p, head_dim, to);
-        break;
-      case 4:
-        score_tile<Q, 4>(queries, keys + p, head_dim, to);
-        break;
-#endif
-    }
-  }
+  for (int p = 0; p < pages; p += PAGES_AT_ONCE)
+    with_count<PAGES_AT_ONCE>(
+        pages - p, [&](auto some) { score_tile<Q, some.value>(queries, keys + p, head_dim, scores + p * PAGE); });
 }
 
 template <int Q>
@@ -95,72 +93,11 @@ static void add_values(const float* weights, const float* factors, const uint16_
   for (int d = 0; d < head_dim; d += VECTORS_AT_ONCE * LANES) {
     const uint16_t* from[CHUNK_PAGES] = {};
     for (int p = 0; p * PAGE < tokens; p++) from[p] = values[p] + d;
-    const int vectors = (head_dim - d) / LANES;
-    switch (vectors < VECTORS_AT_ONCE ? vectors : VECTORS_AT_ONCE) {
-      case 1:
-        value_tile<Q, 1>(weights, factors, from, tokens, head_dim, totals + d, stride);
-        break;
-      case 2:
-        value_tile<Q, 2>(weights, factors, from, tokens, head_dim, totals + d, stride);
-        break;
-#if defined(__AVX512F__)
-      case 3:
-        value_tile<Q, 3>(weights, factors, from, tokens, head_dim, totals + d, stride);
-        break;
-      case 4:
-        value_tile<Q, 4>(weights, factors, from, tokens, head_dim, totals + d, stride);
-        break;
-#endif
-    }
+    with_count<VECTORS_AT_ONCE>((head_dim - d) / LANES, [&](auto some) {
+      value_tile<Q, some.value>(weights, factors, from, tokens, head_dim, totals + d, stride);
+    });
   }
 }
-
-#if defined(__AVX512F__)
-#define FOR_QUERIES(count, call) \
-  switch (count) {               \
-    case 1:                      \
-      call(1);                   \
-      break;                     \
-    case 2:                      \
-      call(2);                   \
-      break;                     \
-    case 3:                      \
-      call(3);                   \
-      break;                     \
-    case 4:                      \
-      call(4);                   \
-      break;                     \
-    case 5:                      \
-      call(5);                   \
-      break;                     \
-    case 6:                      \
-      call(6);                   \
-      break;                     \
-  }
-#elif defined(__AVX2__)
-#define FOR_QUERIES(count, call) \
-  switch (count) {               \
-    case 1:                      \
-      call(1);                   \
-      break;                     \
-    case 2:                      \
-      call(2);                   \
-      break;                     \
-    case 3:                      \
-      call(3);                   \
-      break;                     \
-  }
-#else
-#define FOR_QUERIES(count, call) \
-  switch (count) {               \
-    case 1:                      \
-      call(1);                   \
-      break;                     \
-    case 2:                      \
-      call(2);                   \
-      break;                     \
-  }
-#endif
 
 INLINE float exp_of(float x) {
   // most often the largest score stays the largest
@@ -214,9 +151,9 @@ static void attend_chunk(const float* const* queries, const int* first, const in
   for (int start = 0; start < count; start += QUERIES_AT_ONCE) {
     const int some = count - start < QUERIES_AT_ONCE ? count - start : QUERIES_AT_ONCE;
     float* state = sums + (size_t)start * stride;
-#define SCORE(Q) score_pages<Q>(queries + start, keys, pages, head_dim, scores)
-    FOR_QUERIES(some, SCORE)
-#undef SCORE
+    with_count<QUERIES_AT_ONCE>(some, [&](auto queries_here) {
+      score_pages<queries_here.value>(queries + start, keys, pages, head_dim, scores);
+    });
     int seen = 0;
     for (int q = 0; q < some; q++) {
       float* own = state + q * stride;
@@ -224,13 +161,11 @@ static void attend_chunk(const float* const* queries, const int* first, const in
       factors[q] = soften(scores + q * CHUNK_TOKENS, from, to, shape.soft_cap, own[0], own[1]);
       if (from < to && to > seen) seen = to;
     }
-#define ADD(Q) add_values<Q>(scores, factors, values, seen, head_dim, state + STATE_HEAD, stride)
-    FOR_QUERIES(some, ADD)
-#undef ADD
+    with_count<QUERIES_AT_ONCE>(some, [&](auto queries_here) {
+      add_values<queries_here.value>(scores, factors, values, seen, head_dim, state + STATE_HEAD, stride);
+    });
   }
 }
-
-#undef FOR_QUERIES
 
 // One stretch of one block for one KV head, from nothing: states [rows x queries per KV head][state_floats].
 static void attend(const AttentionShape& shape, const AttentionRow* rows, int row_count, int shared_chunks,
