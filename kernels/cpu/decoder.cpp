@@ -4,9 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "floats.h"
 
 namespace trioserve {
 
@@ -15,26 +13,12 @@ namespace {
 // Tokens that go through the layers together: so many that weights are read seldom, so few that their activations
 // stay in the second-level cache.
 constexpr int PIECE = 256;
-// Up to this many rows, every member quantises all of them for itself: that takes less time than a barrier.
+// Up to this many rows, every member quantises all of them for itself: that takes less time than to share them.
 constexpr int FEW_ROWS = 12;
 // Rows of logits in memory at a time.
 constexpr int LOGIT_ROWS = 64;
 constexpr int MOST_HEAD_DIM = 256;
 constexpr int HEAD_PANELS_AT_ONCE = 4;
-
-// While one exists, this thread computes as IEEE 754 says, whatever the program has set: tiny numbers are not nothing.
-class StrictFloats {
- public:
-#if defined(__x86_64__)
-  StrictFloats() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
-  ~StrictFloats() { _mm_setcsr(before_); }
-
- private:
-  unsigned before_;
-#else
-  StrictFloats() {}
-#endif
-};
 
 int padded(int width) { return groups_of(width) * GROUP; }
 
