@@ -26,7 +26,7 @@ struct AttentionShape {
   float soft_cap;  // 0: none
   int window;      // 0: none
 
-  ALWAYS_INLINE int state_floats() const { return STATE_HEAD + head_dim; }
+  INLINE int state_floats() const { return STATE_HEAD + head_dim; }
 };
 
 struct AttentionRow {

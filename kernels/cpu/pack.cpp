@@ -3,40 +3,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "half.h"
+
 namespace trioserve {
 
 namespace {
-
-// Half precision in plain C++, since this file is compiled for any machine.
-float half_to_float(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
-  if (magnitude < 0x400) {
-    const float value = (float)magnitude * 0x1p-24f;
-    return sign ? -value : value;
-  }
-  const uint32_t word = sign | ((magnitude << 13) + (magnitude >= 0x7c00 ? 224u << 23 : 112u << 23));
-  float value;
-  memcpy(&value, &word, sizeof value);
-  return value;
-}
-
-uint16_t float_to_half(float x) {
-  uint32_t word;
-  memcpy(&word, &x, sizeof word);
-  const uint32_t sign = word >> 16 & 0x8000, magnitude = word & 0x7fffffff;
-  if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00);
-  if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
-  if (magnitude < 0x38800000) {
-    float rounded;
-    memcpy(&rounded, &magnitude, sizeof rounded);
-    rounded += 0.5f;
-    uint32_t bits;
-    memcpy(&bits, &rounded, sizeof bits);
-    return (uint16_t)(sign | (bits - 0x3f000000));
-  }
-  const uint32_t odd = magnitude >> 13 & 1;
-  return (uint16_t)(sign | (magnitude - (112u << 23) + 0xfff + odd) >> 13);
-}
 
 uint16_t read_u16(const uint8_t* p) {
   uint16_t value;

@@ -6,9 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// Functions here are compiled into every level. None may be left for the linker to merge: it would keep one copy, which
-// may hold instructions that the machine has not got.
-#define ALWAYS_INLINE __attribute__((always_inline)) inline
+#include "half.h"
 
 namespace trioserve {
 
@@ -41,20 +39,20 @@ constexpr size_t INT8_SCALE_BYTES = PANEL * sizeof(uint16_t);
 constexpr size_t INT8_PAIR_BYTES = 2 * (INT8_GROUP_BYTES + INT8_SCALE_BYTES);
 
 // Where a group's values and scales begin in an INT8 panel.
-ALWAYS_INLINE constexpr size_t int8_values(int group) {
+INLINE constexpr size_t int8_values(int group) {
   return INT8_PAIR_BYTES * (size_t)(group / 2) + 2 * INT8_SCALE_BYTES + INT8_GROUP_BYTES * (size_t)(group % 2);
 }
-ALWAYS_INLINE constexpr size_t int8_scales(int group) {
+INLINE constexpr size_t int8_scales(int group) {
   return INT8_PAIR_BYTES * (size_t)(group / 2) + INT8_SCALE_BYTES * (size_t)(group % 2);
 }
 
-ALWAYS_INLINE constexpr size_t panel_bytes(Format format, int groups) {
+INLINE constexpr size_t panel_bytes(Format format, int groups) {
   if (format == Format::INT4) return INT4_GROUP_BYTES * (size_t)groups;
   return INT8_GROUP_BYTES * (size_t)groups + 2 * INT8_SCALE_BYTES * (size_t)((groups + 1) / 2);
 }
 
-ALWAYS_INLINE constexpr int groups_of(int width) { return (width + GROUP - 1) / GROUP; }
-ALWAYS_INLINE constexpr int panels_of(int rows) { return (rows + PANEL - 1) / PANEL; }
+INLINE constexpr int groups_of(int width) { return (width + GROUP - 1) / GROUP; }
+INLINE constexpr int panels_of(int rows) { return (rows + PANEL - 1) / PANEL; }
 
 // Tokens are multiplied in tiles of at most `widest` columns, as even as possible.
 //
@@ -63,15 +61,15 @@ ALWAYS_INLINE constexpr int panels_of(int rows) { return (rows + PANEL - 1) / PA
 struct Tiling {
   int columns, count, narrow, wide_count;
 
-  ALWAYS_INLINE Tiling(int columns_, int widest)
+  INLINE Tiling(int columns_, int widest)
       : columns(columns_),
         count((columns_ + widest - 1) / widest),
         narrow(count ? columns_ / count : 0),
         wide_count(count ? columns_ % count : 0) {}
 
-  ALWAYS_INLINE int start(int tile) const { return tile * narrow + (tile < wide_count ? tile : wide_count); }
-  ALWAYS_INLINE int width(int tile) const { return narrow + (tile < wide_count); }
-  ALWAYS_INLINE int tile_of(int column) const {
+  INLINE int start(int tile) const { return tile * narrow + (tile < wide_count ? tile : wide_count); }
+  INLINE int width(int tile) const { return narrow + (tile < wide_count); }
+  INLINE int tile_of(int column) const {
     const int wide_columns = wide_count * (narrow + 1);
     return column < wide_columns ? column / (narrow + 1) : wide_count + (column - wide_columns) / narrow;
   }
@@ -82,8 +80,6 @@ constexpr int SUMMARIES = 3;
 constexpr int MOST_TILE_COLUMNS = 12;
 
 // A page of one layer: for each KV head, keys as [head_dim][16 tokens] and values as [16 tokens][head_dim], float16.
-ALWAYS_INLINE constexpr size_t page_halves(int kv_heads, int head_dim) {
-  return (size_t)kv_heads * 2 * PAGE * head_dim;
-}
+INLINE constexpr size_t page_halves(int kv_heads, int head_dim) { return (size_t)kv_heads * 2 * PAGE * head_dim; }
 
 }  // namespace trioserve

@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "half.h"
+
 #if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-
-#define INLINE inline __attribute__((always_inline))
 
 namespace trioserve {
 namespace LEVEL {
@@ -241,41 +241,6 @@ INLINE F power_of_2(I a) {
     memcpy(&r.v[i], &word, sizeof word);
   }
   return r;
-}
-INLINE float half_to_float(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-  const uint32_t magnitude = h & 0x7fff;
-  uint32_t word;
-  float value;
-  if (magnitude >= 0x7c00) {  // infinity or NaN
-    word = sign | 0x7f800000 | (magnitude & 0x3ff) << 13;
-    memcpy(&value, &word, sizeof value);
-    return value;
-  }
-  if (magnitude < 0x400) {  // subnormal: a multiple of 2 ** -24
-    value = (float)magnitude * 0x1p-24f;
-    return sign ? -value : value;
-  }
-  word = sign | ((magnitude << 13) + (112u << 23));
-  memcpy(&value, &word, sizeof value);
-  return value;
-}
-INLINE uint16_t float_to_half(float x) {
-  uint32_t word;
-  memcpy(&word, &x, sizeof word);
-  const uint32_t sign = word >> 16 & 0x8000, magnitude = word & 0x7fffffff;
-  if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-  if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00);  // rounds to infinity
-  if (magnitude < 0x38800000) {                                   // subnormal: let the addition round it
-    float a;
-    memcpy(&a, &magnitude, sizeof a);
-    a += 0.5f;
-    uint32_t r;
-    memcpy(&r, &a, sizeof r);
-    return (uint16_t)(sign | (r - 0x3f000000));
-  }
-  const uint32_t odd = magnitude >> 13 & 1;
-  return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfff + odd) >> 13));
 }
 INLINE F load_half(const uint16_t* p) {
   F r;
