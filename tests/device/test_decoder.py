@@ -17,35 +17,13 @@ from trioserve.device.rope import rotate
 from trioserve.model.spec import DecoderSpec, Rope, RopeScaling
 from trioserve.testing.dense import dense_logits
 from trioserve.testing.driver import Row, Span, make_plan
+from trioserve.testing.features import features
 from trioserve.testing.weights import RandomWeights
 
-LLAMA3 = RopeScaling(kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context_length=48)
-FEATURES: dict[str, dict[str, object]] = {
-    "plain": {},
-    "one KV head": {"kv_heads": 1},
-    "as many KV heads as heads": {"kv_heads": 6},
-    "tied head": {"tied_head": True},
-    "attention bias": {"attention_bias": True},
-    "output bias": {"output_bias": True},
-    "feed-forward bias": {"feed_forward_bias": True},
-    "qk norm": {"qk_norm": True},
-    "gelu": {"activation": "gelu"},
-    "gelu_tanh": {"activation": "gelu_tanh"},
-    "window in one layer": {"sliding_window": 5, "sliding_layers": frozenset({1})},
-    "window in all layers": {"sliding_window": 16, "sliding_layers": frozenset({0, 1})},
+FEATURES = features(head_dim=8) | {
     "attention scale": {"attention_scale": 0.9},
-    "attention soft cap": {"attention_soft_cap": 0.5},
-    "logit soft cap": {"logit_soft_cap": 1.5},
-    "scales": {"embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.125},
-    "interleaved rope": {"rope": Rope(dim=8, interleaved=True)},
-    "rope over part of the head": {"rope": Rope(dim=6)},
-    "interleaved rope over part of the head": {"rope": Rope(dim=6, interleaved=True)},
-    "rope base": {"rope": Rope(dim=8, theta=500000.0)},
-    "linear rope scaling": {"rope": Rope(dim=8, scaling=RopeScaling(kind="linear", factor=4.0))},
-    "llama3 rope scaling": {"rope": Rope(dim=8, theta=500.0, scaling=LLAMA3)},
     "rope table": {"rope": Rope(dim=8, scaling=RopeScaling(kind="table", factors=(1.0, 1.5, 3.0, 8.0)))},
     "odd sizes": {"heads": 3, "kv_heads": 1, "head_dim": 10, "embedding_dim": 33, "feed_forward_dim": 51},
-    "a large epsilon": {"norm_eps": 0.3},
 }
 
 
