@@ -31,8 +31,19 @@ if TYPE_CHECKING:
         QueueFullError,
         TrioserveError,
     )
-    from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
+    from trioserve.events import (
+        ChoiceFinished,
+        ChoiceUsage,
+        Event,
+        FinishReason,
+        PromptScored,
+        ReasoningDelta,
+        TextDelta,
+        TokenLogprob,
+        ToolCallDelta,
+    )
     from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
+    from trioserve.structure import Structure
     from trioserve.version import __version__
 
 __all__ = [
@@ -62,11 +73,16 @@ __all__ = [
     "ModelInfo",
     "Observer",
     "ParamError",
+    "PromptScored",
     "QueueFullError",
+    "ReasoningDelta",
     "RequestReport",
     "SamplingParams",
     "StopWhen",
+    "Structure",
     "TextDelta",
+    "TokenLogprob",
+    "ToolCallDelta",
     "TrioserveError",
     "__version__",
     "open_engine",
@@ -94,8 +110,19 @@ _HOMES: Final = {
         "QueueFullError",
         "TrioserveError",
     ),
-    "trioserve.events": ("ChoiceFinished", "ChoiceUsage", "Event", "FinishReason", "TextDelta"),
+    "trioserve.events": (
+        "ChoiceFinished",
+        "ChoiceUsage",
+        "Event",
+        "FinishReason",
+        "PromptScored",
+        "ReasoningDelta",
+        "TextDelta",
+        "TokenLogprob",
+        "ToolCallDelta",
+    ),
     "trioserve.params": ("ChoiceParams", "Limits", "SamplingParams", "StopWhen"),
+    "trioserve.structure": ("Structure",),
     "trioserve.version": ("__version__",),
 }
 

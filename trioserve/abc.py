@@ -6,7 +6,7 @@ Owns: the protocols. Must not know: any implementation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import attrs
 
@@ -35,6 +35,8 @@ class DeviceInfo:
     """Memory that the weights take; 0: not known."""
     kv_bytes: int = 0
     """Memory that the KV pages take once all have been used; 0: not known."""
+    embedding_dim: int = 0
+    """Numbers in a hidden state; 0: the device gives none (StepPlan.hidden)."""
 
 
 @runtime_checkable
@@ -102,6 +104,41 @@ class Tokenizer(Protocol):
         Raises:
             IndexError: the id is not in the vocabulary.
         """
+        ...
+
+
+@attrs.frozen
+class Part:
+    """A piece of what a choice says, and what kind of thing that is."""
+
+    kind: Literal["text", "reasoning", "tool_call"]
+    text: str
+    """The text, the thought, or more of a call's arguments. May be empty."""
+    call: int = 0
+    """Of a tool call: counts the calls of the choice from 0."""
+    id: str | None = None
+    """Of a tool call, in its first part."""
+    name: str | None = None
+    """Of a tool call, in its first part: the tool."""
+
+
+class OutputParser(Protocol):
+    """Tells text from thoughts and tool calls in what one choice writes. One for each choice; it has state.
+
+    However the text is divided over calls of ``feed``, the parts joined are the same.
+    """
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the next token is part of a thought."""
+        ...
+
+    def feed(self, text: str) -> list[Part]:
+        """More text. What may be the start of a mark is held back."""
+        ...
+
+    def end(self) -> list[Part]:
+        """No text follows: what was held back."""
         ...
 
 

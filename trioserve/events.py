@@ -10,7 +10,18 @@ from typing import Literal
 
 import attrs
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "error"]
+
+
+@attrs.frozen
+class TokenLogprob:
+    """How likely one token was to the model: natural logarithms, before penalties, temperature and filters."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens in its place and their log-probabilities, as many as were asked for, the likeliest first; of
+    equals, the lower id first. The token itself is among them only if it is one of these."""
 
 
 @attrs.frozen
@@ -44,6 +55,48 @@ class TextDelta:
     text: str
     token_ids: tuple[int, ...]
     """The tokens first reported with this delta (their text may come later)."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """If they were asked for: of the tokens whose text is complete with this delta. So the tokens of all deltas are
+    those of the text: one whose text is held back is told of later, and one that a stop string cuts off, never."""
+
+
+@attrs.frozen
+class ReasoningDelta:
+    """More of what one choice thinks before it answers; else as TextDelta."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@attrs.frozen
+class ToolCallDelta:
+    """More of a tool call of one choice."""
+
+    index: int
+    call: int
+    """Counts the tool calls of the choice from 0. A call is complete when the next one, or anything else, begins."""
+    id: str | None
+    """Unique, in the first delta of a call; None in the later ones."""
+    name: str | None
+    """The tool, in the first delta of a call; None in the later ones."""
+    arguments: str
+    """More of the arguments, which are a JSON object in the end, unless the model wrote something else."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@attrs.frozen
+class PromptScored:
+    """The log-probabilities of one prompt, if they were asked for: once, before any other event of its choices."""
+
+    prompt: int
+    """Counts the prompts of the request from 0."""
+    token_ids: tuple[int, ...]
+    """All tokens of the prompt."""
+    logprobs: tuple[TokenLogprob | None, ...]
+    """Of each of them; None for the first one."""
 
 
 @attrs.frozen
@@ -64,4 +117,5 @@ class ChoiceFinished:
     without best_of, and without tokens."""
 
 
-Event = TextDelta | ChoiceFinished
+Delta = TextDelta | ReasoningDelta | ToolCallDelta
+Event = Delta | PromptScored | ChoiceFinished

@@ -7,12 +7,13 @@ Must not know: JSON, HTTP, or how a token is drawn.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import attrs
 
 from trioserve.errors import ParamError
+from trioserve.structure import Structure
 
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
@@ -21,6 +22,13 @@ DEFAULT_TEMPERATURE = 1.0
 MAX_TEMPERATURE = 2.0
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
+MAX_STOP_TOKEN_IDS = 256
+MAX_LOGPROBS = 20
+MAX_PENALTY = 2.0
+MAX_REPETITION_PENALTY = 10.0
+MAX_BIAS = 100.0
+MAX_BIASES = 1024
+MAX_CACHE_SALT = 256
 
 
 def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
@@ -55,6 +63,11 @@ def is_finite(_: object, attribute: attrs.Attribute[float], value: float) -> Non
     """A validator of attrs fields: ParamError for a number that is negative, infinite or NaN."""
     if not 0 <= value < math.inf:
         raise ParamError(f"{attribute.name} must be a finite number, 0 or more, got {value}.", attribute.name)
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ParamError(f"{name} must be true or false, got {value!r}.", name)
 
 
 def _check_optional_int(name: str, value: object, low: int, high: int) -> None:
@@ -122,6 +135,10 @@ class StopWhen:
             raise ParamError("stop_when.pattern goes with stop_when.agree.", "stop_when.pattern")
 
 
+def _as_biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    return tuple(biases.items() if isinstance(biases, Mapping) else biases)
+
+
 def _as_choices(choices: Iterable[ChoiceParams]) -> tuple[ChoiceParams, ...]:
     return tuple(choices)
 
@@ -153,8 +170,36 @@ class SamplingParams:
     """Any int64. Choice j, or candidate j of best_of, uses seed + j. None and -1 are unseeded."""
     stop: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple)
     """Texts that end a choice; none of them appears in its text."""
+    stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=tuple[int, ...])
+    """Token ids that end a choice, besides the model's end-of-sequence tokens. Like those they have no text."""
+    include_stop: bool = False
+    """The text of a choice ends with the stop string, or the text of the stop token, that ended it."""
     ignore_eos: bool = False
     """Go on past the model's end-of-sequence tokens."""
+    min_tokens: int = 0
+    """Before a choice has so many tokens, none of those that end it can be drawn, and no stop string counts."""
+    presence_penalty: float = 0.0
+    """-2 to 2: subtracted from the logit of every token that the choice has generated."""
+    frequency_penalty: float = 0.0
+    """-2 to 2: subtracted from the logit of a token as many times as the choice has generated it."""
+    repetition_penalty: float = 1.0
+    """Above 0, to 10: the logit of every token in the prompt or the choice is divided by this if it is positive, and
+    multiplied if it is negative. 1 changes nothing."""
+    logit_bias: tuple[tuple[int, float], ...] = attrs.field(default=(), converter=_as_biases)
+    """Token ids, and what is added to their logits: -100 to 100."""
+    logprobs: int | None = None
+    """0 to 20: the log-probability of every token, and of so many of the likeliest ones in its place. None: none.
+    They are those of the model, before penalties, bias, structure, temperature and filters."""
+    prompt_logprobs: int | None = None
+    """The same for every token of the prompt but the first, which follows nothing."""
+    structure: Structure | None = None
+    """What every choice must be; it ends where it is complete."""
+    skip_special_tokens: bool = True
+    """The model's special tokens have no text."""
+    priority: int = 0
+    """Lower ones start first; those that run go on, whatever comes."""
+    cache_salt: str | None = None
+    """Prompts are found in the prefix cache only by requests with the same salt."""
     choice_params: tuple[ChoiceParams, ...] = attrs.field(default=(), converter=_as_choices)
     """Empty, or one for each of the n choices, or best_of candidates: how it differs from the request."""
     stop_when: StopWhen | None = None
@@ -183,8 +228,17 @@ class SamplingParams:
                 raise ParamError(f"stop must be a string or a list of strings, got {text!r}.", "stop")
             if not 1 <= len(text) <= MAX_STOP_LENGTH:
                 raise ParamError(f"A stop string has 1 to {MAX_STOP_LENGTH} characters, got {len(text)}.", "stop")
-        if not isinstance(self.ignore_eos, bool):
-            raise ParamError(f"ignore_eos must be true or false, got {self.ignore_eos!r}.", "ignore_eos")
+        for name in ("ignore_eos", "include_stop", "skip_special_tokens"):
+            _check_bool(name, getattr(self, name))
+        self._check_ends()
+        self._check_changes()
+        _check_optional_int("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _check_optional_int("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
+        _check_int("priority", self.priority, -(2**31), INT32_MAX)
+        if self.cache_salt is not None and not 1 <= len(self.cache_salt) <= MAX_CACHE_SALT:
+            raise ParamError(
+                f"cache_salt has 1 to {MAX_CACHE_SALT} characters, got {len(self.cache_salt)}.", "cache_salt"
+            )
         self._check_choice_params()
         if self.choice_errors not in ("fail", "isolate"):
             raise ParamError(f"choice_errors must be fail or isolate, got {self.choice_errors!r}.", "choice_errors")
@@ -192,6 +246,37 @@ class SamplingParams:
             raise ParamError(f"prompt_lookup must be true or false, got {self.prompt_lookup!r}.", "prompt_lookup")
         if not isinstance(self.prediction, (str, type(None))):
             raise ParamError(f"prediction must be a text, got {self.prediction!r}.", "prediction")
+
+    def _check_ends(self) -> None:
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise ParamError(
+                f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(self.stop_token_ids)}.",
+                "stop_token_ids",
+            )
+        for token_id in self.stop_token_ids:
+            _check_int("stop_token_ids", token_id, 0, INT32_MAX)
+        _check_int("min_tokens", self.min_tokens, 0, INT32_MAX)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ParamError(
+                f"min_tokens must be at most max_tokens, {self.max_tokens}, got {self.min_tokens}.", "min_tokens"
+            )
+        if self.min_tokens and self.structure is not None:
+            # what is complete has nothing to go on with
+            raise ParamError(f"min_tokens can't be given together with {self.structure.param}.", "min_tokens")
+
+    def _check_changes(self) -> None:
+        _check_float("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
+        _check_float("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY)
+        if self.repetition_penalty == 0.0:
+            raise ParamError("repetition_penalty must be above 0, got 0.", "repetition_penalty")
+        if len(self.logit_bias) > MAX_BIASES:
+            raise ParamError(f"logit_bias takes at most {MAX_BIASES} tokens, got {len(self.logit_bias)}.", "logit_bias")
+        if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
+            raise ParamError("logit_bias has two values for one token.", "logit_bias")
+        for token_id, bias in self.logit_bias:
+            _check_int("logit_bias", token_id, 0, INT32_MAX)
+            _check_float("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
 
     def _check_choice_params(self) -> None:
         given = len(self.choice_params)

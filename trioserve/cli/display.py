@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trioserve.cli.harmless import harmless_text
-from trioserve.events import ChoiceFinished, Event
+from trioserve.events import ChoiceFinished, Event, TextDelta
 
 # The narrowest panel has room for the longest note, that of a choice with an engine's own seed.
 PANEL_WIDTH: Final = 40
@@ -65,7 +65,7 @@ class SingleText:
     def feed(self, event: Event) -> None:
         if isinstance(event, ChoiceFinished):
             self._end = event
-        elif event.text:
+        elif isinstance(event, TextDelta) and event.text:
             self._last = event.text[-1]
             click.echo(harmless_text(event.text) if self._console.is_terminal else event.text, nl=False)
 
@@ -89,7 +89,8 @@ class WholeTexts:
         return self
 
     def feed(self, event: Event) -> None:
-        self._choices[event.index].feed(event)
+        if isinstance(event, (TextDelta, ChoiceFinished)):
+            self._choices[event.index].feed(event)
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -120,7 +121,8 @@ class Panels:
         return self
 
     def feed(self, event: Event) -> None:
-        self._choices[event.index].feed(event)
+        if isinstance(event, (TextDelta, ChoiceFinished)):
+            self._choices[event.index].feed(event)
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -212,7 +214,7 @@ class _Choice:
         self._lines: list[str] = []
         self._broken = 0
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: TextDelta | ChoiceFinished) -> None:
         if isinstance(event, ChoiceFinished):
             self.end = event
         else:

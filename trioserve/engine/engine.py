@@ -155,7 +155,7 @@ class Engine:
                 if isinstance(event, TextDelta):
                     texts.setdefault(event.index, []).append(event.text)
                     ids.setdefault(event.index, []).extend(event.token_ids)
-                else:
+                elif isinstance(event, ChoiceFinished):
                     finished.append(event)
         return Answer(
             choices=tuple(

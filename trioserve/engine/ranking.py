@@ -61,7 +61,7 @@ class Ranking:
                 said = self._said[event.index]
                 said.texts.append(event.text)
                 said.token_ids.extend(event.token_ids)
-            else:
+            elif isinstance(event, ChoiceFinished):
                 prompt = event.index // self._candidates
                 self._endings[prompt].append(event)
                 if len(self._endings[prompt]) == self._candidates:

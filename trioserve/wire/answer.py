@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Event
+from trioserve.events import ChoiceFinished, Event, TextDelta
 from trioserve.wire.line import json_line
 from trioserve.wire.tally import Head, Tally, ending_fields
 
@@ -28,7 +28,7 @@ class AnswerBuilder:
         """Take one event."""
         if isinstance(event, ChoiceFinished):
             self._tally.finish(event)
-        else:
+        elif isinstance(event, TextDelta):
             self._tally.add(event)
             self._texts[event.index].append(event.text)
 

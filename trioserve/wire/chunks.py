@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Event
+from trioserve.events import ChoiceFinished, Event, TextDelta
 from trioserve.wire.errors import error_body
 from trioserve.wire.line import json_line
 from trioserve.wire.tally import Head, Tally, ending_fields
@@ -77,6 +77,8 @@ class ChunkBuilder:
             self._tally.finish(event)
             nothing: dict[str, object] = {"delta": {}} if self._head.kind == "chat" else {"text": ""}
             return self._chunk({"index": event.index, **nothing, **ending_fields(event)}, event.index)
+        if not isinstance(event, TextDelta):
+            return b""
         self._tally.add(event)
         return self._text_chunk(event.index, event.text) if event.text else b""
 
