@@ -98,8 +98,8 @@ class Tokenizer(Protocol):
         """The text of ids; bytes that are not UTF-8 become U+FFFD."""
         ...
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes one id stands for inside a text; b"" for special tokens.
+    def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
+        """The bytes one id stands for inside a text. For special tokens b"", or else how they are written.
 
         Raises:
             IndexError: the id is not in the vocabulary.

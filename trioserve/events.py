@@ -56,8 +56,9 @@ class TextDelta:
     token_ids: tuple[int, ...]
     """The tokens first reported with this delta (their text may come later)."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """If they were asked for: of the tokens whose text is complete with this delta. So the tokens of all deltas are
-    those of the text: one whose text is held back is told of later, and one that a stop string cuts off, never."""
+    """If they were asked for: of the tokens whose text is complete with this delta. A token whose text is held back is
+    told of when that is shown, or with the last delta of the choice if it never is. So all deltas together have one for
+    each of their token ids, in order."""
 
 
 @attrs.frozen

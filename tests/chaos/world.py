@@ -61,10 +61,10 @@ class ChaosTokenizer(ByteTokenizer):
     def vocab_size(self) -> int:
         return POISON + 1
 
-    def token_bytes(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         if token_id == POISON:
             raise ValueError(poison_message())
-        return super().token_bytes(token_id)
+        return super().token_bytes(token_id, skip_special=skip_special)
 
 
 def poison_message() -> str:

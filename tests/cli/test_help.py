@@ -102,7 +102,9 @@ def test_an_option_left_alone_is_the_default_of_what_it_sets(cls: type[attrs.Att
 
 
 def test_generate_has_a_flag_for_every_plain_sampling_parameter() -> None:
-    structured = {"choice_params", "stop_when", "choice_errors"}
+    structured = {"choice_params", "stop_when", "choice_errors", "logit_bias", "structure"}
+    # of the request's place among others, or of an answer that is more than its text
+    structured |= {"logprobs", "prompt_logprobs", "priority", "cache_salt"}
     fields = {field.name for field in attrs.fields(SamplingParams)}
     assert structured <= fields
     assert fields - structured <= {parameter.name for parameter in generate.params}

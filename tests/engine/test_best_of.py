@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 
 import attrs
@@ -15,7 +16,7 @@ from trioserve.engine.ticket import Mailbox, Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
 from trioserve.errors import ChoiceFailedError, ParamError, QueueFullError
-from trioserve.events import ChoiceFinished, Event, TextDelta
+from trioserve.events import ChoiceFinished, Event, TextDelta, TokenLogprob
 from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
 from trioserve.sched.group import Uid
 from trioserve.sched.outbox import Outbox, Progress
@@ -90,14 +91,16 @@ async def test_the_mean_is_over_the_completion_tokens_however_they_come_together
     ticket = Ticket(Uid("a"), Mailbox(), Outbox(99))
     for begin, end in zip((0, *cuts), (*cuts, len(TOKENS)), strict=True):
         last = end == len(TOKENS)
-        ticket.send(Progress(None, TOKENS[begin:end], "length" if last else None, None, LOGPROBS[begin:end]))
+        scores = tuple(map(TokenLogprob, TOKENS[begin:end], LOGPROBS[begin:end]))
+        ticket.send(Progress(None, TOKENS[begin:end], "length" if last else None, None, scores))
     params = SamplingParams(best_of=2, stop=stop)
     choice = Choice(
         "r",
         (Place(0, 7, 0), Place(1, 8, 1)),
         ticket,
+        params,
         ChoiceText(ByteTokenizer(), stop),
-        PromptUsage(1),
+        PromptUsage(0, array("i", [1])),
         Verdict(params, 2, lambda: None),
         ChoiceWatch((), 0.0, 1, 99),
         Ranking(1, 2, 1),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import pytest
 
+from trioserve.events import TokenLogprob
 from trioserve.sched.commit import Admitted, Delivery
 from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.state import SchedulerOptions, SchedulerState
@@ -153,7 +154,7 @@ class Told:
     spec: ChoiceSpec
     admitted: Admitted | None = None
     tokens: list[int] = attrs.field(factory=list)
-    logprobs: list[float] = attrs.field(factory=list)
+    logprobs: list[TokenLogprob] = attrs.field(factory=list)
     accepted: int = 0
     rejected: int = 0
     finish: str | None = None
@@ -382,7 +383,9 @@ class Simulation:
         assert tuple(told.tokens) == tokens[: len(told.tokens)]  # FAN-15
         asked = told.tokens if told.spec.logprobs else []
         first = len(told.prompt)
-        assert told.logprobs == [score(told.spec.seed, first + at, token) for at, token in enumerate(asked)]  # FAN-32
+        assert told.logprobs == [  # FAN-32
+            TokenLogprob(token, score(told.spec.seed, first + at, token)) for at, token in enumerate(asked)
+        ]
         assert (delivery.finish is not None) == (len(told.tokens) == len(tokens))
         assert delivery.finish in (None, reason)
 

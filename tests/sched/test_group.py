@@ -18,7 +18,7 @@ from trioserve.sched.group import ChoiceSpec, Group
         ("seed", 2**64),
         ("top_k", 2**31),
         ("top_k", -(2**31) - 1),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("max_tokens", 2**31),
     ],
 )

@@ -280,10 +280,10 @@ async def test_nothing_crosses_from_one_task_to_another(caplog: pytest.LogCaptur
 async def test_a_failure_in_mid_stream_ends_the_siblings_and_not_the_engine() -> None:
     # FAN-23, FAN-28; case mid-stream-error-visible
     class Broken(ByteTokenizer):
-        def token_bytes(self, token_id: int) -> bytes:
+        def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
             if token_id == ord("!"):
                 raise ValueError("broken parser")
-            return super().token_bytes(token_id)
+            return super().token_bytes(token_id, skip_special=skip_special)
 
     async with serving(say(["a" * 49, "bbbbb!", "c"]), tokenizer=Broken()) as server:
         *chunks, error, done = await server.stream(CHAT, n=2, max_tokens=50)

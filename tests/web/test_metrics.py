@@ -202,10 +202,10 @@ async def test_a_disconnect_at_any_moment_is_counted_as_abort(stream: bool, seco
 class BrokenTokenizer(ByteTokenizer):
     """Fails for the byte "x", as a parser with a bug would."""
 
-    def token_bytes(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         if token_id == ord("x"):
             raise ValueError("no x please")
-        return super().token_bytes(token_id)
+        return super().token_bytes(token_id, skip_special=skip_special)
 
 
 async def test_a_failed_choice_is_one_error_and_the_rest_are_aborts() -> None:  # FAN-23

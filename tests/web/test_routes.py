@@ -286,12 +286,12 @@ async def test_a_choice_that_fails_in_mid_stream_is_an_error_event_and_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:  # FAN-23, FAN-28, case mid-stream-error-visible
     async with serving(say(["abc", "abd"])) as server:
-        real: Callable[[int], bytes] = server.engine.tokenizer.token_bytes
+        real: Callable[..., bytes] = server.engine.tokenizer.token_bytes
 
-        def fails(token_id: int) -> bytes:
+        def fails(token_id: int, *, skip_special: bool = True) -> bytes:
             if token_id == 100:
                 raise ValueError("broken parser")
-            return real(token_id)
+            return real(token_id, skip_special=skip_special)
 
         monkeypatch.setattr(server.engine.tokenizer, "token_bytes", fails)
         events = await server.stream(TEXT, prompt="x", n=2)
@@ -408,12 +408,12 @@ async def test_an_isolated_failure_is_told_with_its_choice(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:  # FAN-24
     async with serving(say(["aa", "b!", "cc"])) as server:
-        real: Callable[[int], bytes] = server.engine.tokenizer.token_bytes
+        real: Callable[..., bytes] = server.engine.tokenizer.token_bytes
 
-        def fails(token_id: int) -> bytes:
+        def fails(token_id: int, *, skip_special: bool = True) -> bytes:
             if token_id == ord("!"):
                 raise ValueError("broken parser")
-            return real(token_id)
+            return real(token_id, skip_special=skip_special)
 
         monkeypatch.setattr(server.engine.tokenizer, "token_bytes", fails)
         answer = await server.chat(n=3, choice_errors="isolate")

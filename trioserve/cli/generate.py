@@ -77,7 +77,29 @@ sampling_options: Final = apply(
         _sampling_option(
             "--stop", "A text that ends a choice; may be given several times.", multiple=True, show_default=False
         ),
+        _sampling_option(
+            "--stop-token-ids",
+            "A token id that ends a choice; may be given several times.",
+            type=int,
+            multiple=True,
+            show_default=False,
+            metavar="ID",
+        ),
+        _sampling_option("--include-stop", "Show the text that ended a choice, too.", is_flag=True, show_default=False),
         _sampling_option("--ignore-eos", "Go on past the end that the model sees.", is_flag=True, show_default=False),
+        _sampling_option("--min-tokens", "Tokens that a choice has at least.", type=int, metavar="TOKENS"),
+        _sampling_option(
+            "--presence-penalty", "-2 to 2: against tokens that the choice has, however often.", type=float
+        ),
+        _sampling_option("--frequency-penalty", "-2 to 2: against tokens for each time they were used.", type=float),
+        _sampling_option(
+            "--repetition-penalty", "Above 1: against tokens that the prompt or the choice has.", type=float
+        ),
+        _sampling_option(
+            "--skip-special-tokens/--show-special-tokens",
+            "Whether marks such as the end of a turn have no text.",
+            show_default="--skip-special-tokens",
+        ),
         _sampling_option(
             "--prompt-lookup/--no-prompt-lookup",
             "Draft tokens from the prompt and the answer, for speed alone.",

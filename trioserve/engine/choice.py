@@ -7,6 +7,7 @@ Must not know: its siblings, scheduling.
 from __future__ import annotations
 
 import logging
+from array import array
 
 import attrs
 import trio
@@ -16,21 +17,40 @@ from trioserve.engine.ticket import Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import ChoiceWatch
 from trioserve.errors import ChoiceFailedError, TrioserveError
-from trioserve.events import ChoiceFinished, ChoiceUsage, Event, FinishReason, TextDelta
+from trioserve.events import (
+    ChoiceFinished,
+    ChoiceUsage,
+    Event,
+    FinishReason,
+    PromptScored,
+    TextDelta,
+    TokenLogprob,
+)
+from trioserve.params import SamplingParams
 from trioserve.sched.commit import Drafted
 from trioserve.sched.outbox import Progress
-from trioserve.text.pipeline import ChoiceText
+from trioserve.text.pipeline import ChoiceText, Piece
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
 class PromptUsage:
-    """What one prompt of a request cost: its length, and how much of it was found in the prefix cache."""
+    """One prompt of a request, and what it cost."""
 
-    prompt_tokens: int
+    index: int
+    """Counts the prompts of the request from 0."""
+    token_ids: array[int] = attrs.field(repr=False)
+    """"i" not to be changed."""
     cached_tokens: int = 0
-    """Fixed when the prompt is first scheduled; 0 before."""
+    """How many of them were found in the prefix cache. Fixed when the prompt is first scheduled; 0 before."""
+    is_scored: bool = attrs.field(default=False, init=False)
+    """Its log-probabilities have been told."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Its length."""
+        return len(self.token_ids)
 
 
 @attrs.frozen
@@ -53,6 +73,8 @@ class Choice:
     places: tuple[Place, ...]
     """Of the choice, and of its copies."""
     ticket: Ticket
+    params: SamplingParams
+    """Those of the request."""
     text: ChoiceText
     prompt: PromptUsage
     verdict: Verdict
@@ -67,7 +89,7 @@ class Choice:
     """Its last event was made."""
     _texts: list[str] = attrs.field(factory=list, init=False)
     _logprob_sum: float = attrs.field(default=0.0, init=False)
-    """Of the completion tokens, if there is a ranking."""
+    """Of the completion tokens, if their log-probabilities are known."""
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Send the events, the last one a ChoiceFinished; leave the ticket closed however it ends.
@@ -120,45 +142,55 @@ class Choice:
             self.prompt.cached_tokens = progress.admitted.cached_tokens
         if progress.drafted is not None:
             self.drafted += progress.drafted
-        # the token that ends a sequence is counted, and has no text
-        ids = progress.token_ids if progress.stop_id is None else progress.token_ids[:-1]
-        piece = self.text.feed(ids)
+        scored = self._prompt_scored(progress)
+        # the token that ends a sequence is counted, and has no text as a rule
+        has_silent_end = progress.stop_id is not None and not self.params.include_stop
+        count = len(progress.token_ids) - has_silent_end
+        wanted = progress.logprobs if self.params.logprobs is not None else ()
+        piece = self.text.feed(progress.token_ids[:count], wanted[:count])
         if piece.stop is not None:
             # what a draft had right after the end of the text is of no use to anybody
             lost = min(self.drafted.accepted, len(progress.token_ids) - len(piece.token_ids))
             self.drafted += Drafted(-lost, lost)
-            return self._last(piece.text, piece.token_ids, progress.logprobs, "stop", piece.stop)
+            self._add_up(progress.logprobs[: len(piece.token_ids)])
+            return scored + self._last(piece, "stop", piece.stop)
+        self._add_up(progress.logprobs)
+        piece = attrs.evolve(piece, token_ids=progress.token_ids)
         if progress.finish is None or progress.error is not None:
-            return self._delta(piece.text, progress.token_ids, progress.logprobs)
+            return scored + self._delta(piece)
         tail = self.text.end()
-        text = piece.text + tail.text
+        piece = attrs.evolve(
+            piece, text=piece.text + tail.text, logprobs=piece.logprobs + tail.logprobs + wanted[count:]
+        )
         # Where a cancel cuts a character in two, there is a U+FFFD that the model has not written: it may be a stop
         # string, and so no part of the text, but it is not what ended the choice.
         if tail.stop is not None and progress.finish != "cancelled":
-            return self._last(text, progress.token_ids, progress.logprobs, "stop", tail.stop)
-        return self._last(text, progress.token_ids, progress.logprobs, progress.finish, progress.stop_id)
+            return scored + self._last(piece, "stop", tail.stop)
+        return scored + self._last(piece, progress.finish, progress.stop_id)
 
-    def _delta(self, text: str, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> list[Event]:
-        if not text and not ids:
+    def _prompt_scored(self, progress: Progress) -> list[Event]:
+        """The log-probabilities of the prompt, which every choice has with its first token: the first to come tells."""
+        if progress.prompt_logprobs is None or self.prompt.is_scored:
+            return []
+        self.prompt.is_scored = True
+        return [PromptScored(self.prompt.index, tuple(self.prompt.token_ids), progress.prompt_logprobs)]
+
+    def _add_up(self, scores: tuple[TokenLogprob, ...]) -> None:
+        # Not by sum(), which rounds less from Python 3.12 on: the result must not depend on which tokens came together.
+        for score in scores:
+            self._logprob_sum += score.logprob
+
+    def _delta(self, piece: Piece) -> list[Event]:
+        text, ids = piece.text, piece.token_ids
+        if not text and not ids and not piece.logprobs:
             return []
         self.completion_tokens += len(ids)
-        # Only of the tokens that are kept. Not by sum(), which rounds less from Python 3.12 on: the result must not
-        # depend on which tokens came together.
-        for logprob in logprobs[: len(ids)]:
-            self._logprob_sum += logprob
         if self.verdict.reads_text:
             self._texts.append(text)
-        return [TextDelta(place.index, text, ids) for place in self.places]
+        return [TextDelta(place.index, text, ids, piece.logprobs) for place in self.places]
 
-    def _last(
-        self,
-        text: str,
-        ids: tuple[int, ...],
-        logprobs: tuple[float, ...],
-        reason: FinishReason,
-        stop: str | int | None,
-    ) -> list[Event]:
-        events = self._delta(text, ids, logprobs) + self._finish(reason, stop, None)
+    def _last(self, piece: Piece, reason: FinishReason, stop: str | int | None) -> list[Event]:
+        events = self._delta(piece) + self._finish(reason, stop, None)
         if reason in ("stop", "length"):
             self.verdict.finished("".join(self._texts), copies=len(self.places))
         return events

@@ -18,10 +18,12 @@ from trioserve.engine.ranking import Ranking
 from trioserve.engine.ticket import Mailbox, Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
+from trioserve.errors import ParamError
 from trioserve.params import ChoiceParams, SamplingParams
 from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.outbox import Outbox
 from trioserve.sched.seeds import child_seed, seed_key
+from trioserve.step import Matcher
 from trioserve.text.pipeline import ChoiceText
 
 
@@ -39,6 +41,8 @@ class FanOut:
     usage: list[PromptUsage]
     prediction: array[int] | None = None
     """"i" token ids that the answers may repeat."""
+    matcher: Matcher | None = None
+    """What every choice must be, at its start."""
     choices: list[Choice] = attrs.field(factory=list, init=False)
     groups: list[Group] = attrs.field(factory=list, init=False)
     ranking: Ranking | None = attrs.field(default=None, init=False)
@@ -73,26 +77,38 @@ class FanOut:
         """Make ``choices`` and ``groups``.
 
         Raises:
-            ParamError: a prompt and the tokens requested for it are over the context.
+            ParamError: a prompt and the tokens requested for it are over the context, or there is no such token.
         """
-        count, places = self.params.candidates, self.places()
+        params, count, places = self.params, self.params.candidates, self.places()
+        _check_ids(params, info)
         lookup = self.options.looks_up(info) if self.params.prompt_lookup is None else self.params.prompt_lookup
-        stop_ids = frozenset[int]() if self.params.ignore_eos else tokenizer.eos_ids
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_ids)
         for p, prompt in enumerate(self.prompts):
             specs: list[ChoiceSpec] = []
             for j in range(1 if self.replicates else count):
                 own = self.params.of_choice(j)
                 param = self._max_tokens_param(j)
                 max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info, param)
+                if params.min_tokens > max_tokens:
+                    raise ParamError(
+                        f"min_tokens must be at most the tokens of a choice, {max_tokens}, got {params.min_tokens}.",
+                        "min_tokens",
+                    )
                 first = p * count + j
                 mine = tuple(places[first : first + count] if self.replicates else places[first : first + 1])
                 ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
-                text = ChoiceText(tokenizer, self.params.stop)
+                text = ChoiceText(
+                    tokenizer,
+                    params.stop,
+                    min_tokens=params.min_tokens,
+                    include_stop=params.include_stop,
+                    skip_special=params.skip_special_tokens,
+                )
                 own_watch = watch.choice(len(prompt), max_tokens, copies=len(mine))
                 self.choices.append(
-                    Choice(self.request_id, mine, ticket, text, self.usage[p], verdict, own_watch, self.ranking)
+                    Choice(self.request_id, mine, ticket, params, text, self.usage[p], verdict, own_watch, self.ranking)
                 )
-                specs.append(_spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids, logprobs=self.params.ranked))
+                specs.append(self._spec(ticket.uid, own, mine[0].seed, max_tokens, stop_ids, info.vocab_size))
             self.groups.append(
                 Group(
                     id=f"{self.request_id}-{p}",
@@ -100,6 +116,10 @@ class FanOut:
                     choices=tuple(specs),
                     prompt_lookup=lookup,
                     prediction=self.prediction,
+                    prompt_logprobs=_wanted(params.prompt_logprobs, info.vocab_size),
+                    ranked=params.ranked,
+                    priority=params.priority,
+                    cache_salt=(params.cache_salt or "").encode(),
                 )
             )
 
@@ -126,23 +146,46 @@ class FanOut:
             return Uid(f"{j}_{self.request_id}-{prompt}")
         return Uid(self.request_id if self.params.candidates == 1 else f"{j}_{self.request_id}")
 
+    def _spec(
+        self, uid: Uid, own: ChoiceParams, seed: int, max_tokens: int, stop_ids: frozenset[int], vocab_size: int
+    ) -> ChoiceSpec:
+        params = self.params
+        # Engine.generate has resolved the temperature, and the rest has defaults
+        assert own.temperature is not None
+        assert own.top_p is not None
+        assert own.top_k is not None
+        assert own.min_p is not None
+        return ChoiceSpec(
+            uid=uid,
+            seed=seed_key(seed),
+            temperature=own.temperature,
+            top_p=own.top_p,
+            top_k=own.top_k,
+            min_p=own.min_p,
+            max_tokens=max_tokens,
+            stop_ids=stop_ids,
+            min_tokens=params.min_tokens,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            biases=params.logit_bias,
+            matcher=self.matcher,
+            logprobs=_wanted(params.logprobs, vocab_size) or params.ranked,
+        )
 
-def _spec(
-    uid: Uid, own: ChoiceParams, seed: int, max_tokens: int, stop_ids: frozenset[int], *, logprobs: bool
-) -> ChoiceSpec:
-    # Engine.generate has resolved the temperature, and the rest has defaults
-    assert own.temperature is not None
-    assert own.top_p is not None
-    assert own.top_k is not None
-    assert own.min_p is not None
-    return ChoiceSpec(
-        uid=uid,
-        seed=seed_key(seed),
-        temperature=own.temperature,
-        top_p=own.top_p,
-        top_k=own.top_k,
-        min_p=own.min_p,
-        max_tokens=max_tokens,
-        stop_ids=stop_ids,
-        logprobs=logprobs,
-    )
+
+def _wanted(likeliest: int | None, vocab_size: int) -> int:
+    """As RowArrays.logprobs has it. There are no more likeliest tokens than tokens."""
+    return 0 if likeliest is None else 1 + min(likeliest, vocab_size)
+
+
+def _check_ids(params: SamplingParams, info: DeviceInfo) -> None:
+    for name, ids in (
+        ("stop_token_ids", params.stop_token_ids),
+        ("logit_bias", [token_id for token_id, _ in params.logit_bias]),
+    ):
+        for token_id in ids:
+            if token_id >= info.vocab_size:
+                raise ParamError(
+                    f"{name}: token id {token_id} is out of the vocabulary (0 to {info.vocab_size - 1}).", name
+                )

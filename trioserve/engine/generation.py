@@ -104,6 +104,11 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         """Prompt tokens found in the prefix cache; final once every prompt has been scheduled."""
         return sum(usage.cached_tokens for usage in self._usage)
 
+    @property
+    def _is_free(self) -> bool:
+        """Whether there is nothing to compute."""
+        return self.params.max_tokens == 0 and self.params.prompt_logprobs is None
+
     async def receive(self) -> Event:
         """The next event of any choice.
 
@@ -155,7 +160,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             choices=self._total,
-            choices_finished=self._total if self.params.max_tokens == 0 else self._count(finished=True),
+            choices_finished=self._total if self._is_free else self._count(finished=True),
             completion_tokens=sum(choice.completion_tokens * len(choice.places) for choice in self._choices),
         )
 
@@ -169,10 +174,10 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._watch = watch
         try:
             prompts = [await self._tokenize(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
-            self._usage = [PromptUsage(len(tokens)) for tokens in prompts]
+            self._usage = [PromptUsage(index, tokens) for index, tokens in enumerate(prompts)]
             prediction = await self._tokenize_prediction()
             fan_out = FanOut(self.request_id, self.params, self._engine.options, prompts, self._usage, prediction)
-            if self.params.max_tokens != 0:
+            if not self._is_free:
                 await self._submit(fan_out)
             nursery = await self._nursery_manager.__aenter__()
         except BaseException as error:
@@ -184,7 +189,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         with self._events:
             for choice in fan_out.choices:
                 nursery.start_soon(choice.run, self._events.clone(), name=f"choice {choice.ticket.uid}")
-            if self.params.max_tokens == 0:
+            if self._is_free:
                 self._finish_all(fan_out)
         return self
 

@@ -214,11 +214,15 @@ class GrouplessScheduler:
 
     def _refusal(self, submit: Submit) -> TrioserveError | None:
         """Why a request can't be taken, as far as that is known without the engine."""
-        is_ranked = any(choice.logprobs for group in submit.groups for choice in group.choices)
-        if is_ranked and not self._engine.has_logprobs:
-            return ParamError(
-                "This engine gives no log-probabilities, and can't tell which choices are best.", "best_of"
-            )
+        if any(group.prompt_logprobs for group in submit.groups):
+            return ParamError("This engine gives no log-probabilities of prompts.", "prompt_logprobs")
+        is_scored = any(choice.logprobs for group in submit.groups for choice in group.choices)
+        if is_scored and not self._engine.has_logprobs:
+            if submit.groups[0].ranked:
+                return ParamError(
+                    "This engine gives no log-probabilities, and can't tell which choices are best.", "best_of"
+                )
+            return ParamError("This engine gives no log-probabilities.", "logprobs")
         present, more, bound = len(self._members), len(submit.tickets), self._max_choices
         if present + more > bound:
             return QueueFullError(f"{present} choices run or wait; with {more} more it would be over {bound}.")

@@ -13,7 +13,7 @@ from typing import Final
 
 import attrs
 
-from trioserve.events import ChoiceFinished, Event, FinishReason, TextDelta
+from trioserve.events import ChoiceFinished, Event, FinishReason, TextDelta, TokenLogprob
 
 _TIERS: Final[Mapping[FinishReason, int]] = {"stop": 0, "length": 0, "cancelled": 1, "error": 2}
 
@@ -34,6 +34,7 @@ class _Said:
 
     texts: list[str] = attrs.field(factory=list)
     token_ids: array[int] = attrs.field(factory=lambda: array("i"))
+    logprobs: list[TokenLogprob] = attrs.field(factory=list)
 
 
 class Ranking:
@@ -61,11 +62,14 @@ class Ranking:
                 said = self._said[event.index]
                 said.texts.append(event.text)
                 said.token_ids.extend(event.token_ids)
+                said.logprobs.extend(event.logprobs)
             elif isinstance(event, ChoiceFinished):
                 prompt = event.index // self._candidates
                 self._endings[prompt].append(event)
                 if len(self._endings[prompt]) == self._candidates:
                     best += self._best(prompt)
+            else:
+                best.append(event)  # of a prompt, and so of no candidate
         return best
 
     def _best(self, prompt: int) -> Iterable[Event]:
@@ -84,5 +88,5 @@ class Ranking:
                 discarded_tokens=0 if j else discarded_tokens,
             )
             if said.token_ids:
-                yield TextDelta(index, "".join(said.texts), tuple(said.token_ids))
+                yield TextDelta(index, "".join(said.texts), tuple(said.token_ids), tuple(said.logprobs))
             yield attrs.evolve(ending, index=index, usage=usage)

@@ -9,10 +9,11 @@ from array import array
 
 import attrs
 
-from trioserve.events import FinishReason
+from trioserve.events import FinishReason, TokenLogprob
 from trioserve.sched.flight import Draft, Flight
 from trioserve.sched.group import Uid
 from trioserve.sched.roster import Roster
+from trioserve.sched.scores import RowScores
 from trioserve.sched.sequence import Choice
 from trioserve.step import StepResult
 
@@ -52,10 +53,14 @@ class Delivery:
     """The choice has ended; nothing more is delivered to it."""
     stop_id: int | None = None
     """The drawn token id that ended it; it is also the last of its token ids."""
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     """Of its token ids, one for one, if the choice asked for them."""
     drafted: Drafted | None = None
     """If there was a draft."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """Of the tokens of its prompt, if the group asked for them: once for every choice, when its prompt is complete."""
+    error: Exception | None = None
+    """What is wrong with the choice, with the finish "error"."""
 
 
 def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]:
@@ -65,27 +70,67 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
     """
     _land(roster, flight)
     news = _admissions(flight)
+    scores = flight.scores(result)
+    for prompt, first, end in flight.scored:
+        prompt.logprobs += map(scores.row, range(first, end))
     deliveries: list[Delivery] = []
-    end = 0
-    for choice in flight.draws:
-        draft = flight.drafts.get(choice) if flight.drafts else None
-        row, end = end, end + 1 if draft is None else end + 1 + len(draft)
+    for choice, row in flight.draws:
         # by identity: the uid may be another choice's by now
-        if choice.ended:
-            continue
-        token_ids: tuple[int, ...]
-        if draft is None:
-            token_ids, drafted = (result.token_ids[row],), None
-            finish = _draw(roster, choice, token_ids[0])
-        else:
-            token_ids, finish = _verify(roster, choice, draft, result.token_ids[row:end])
-            drafted = Drafted(len(token_ids) - 1, end - row - len(token_ids))
-        stop_id = token_ids[-1] if finish == "stop" else None
-        admitted = news.pop(choice, None)
-        logprobs = tuple(result.logprobs[row : row + len(token_ids)]) if choice.spec.logprobs else ()
-        deliveries.append(Delivery(choice.spec.uid, admitted, token_ids, finish, stop_id, logprobs, drafted))
+        if not choice.ended:
+            draft = flight.drafts.get(choice) if flight.drafts else None
+            deliveries.append(_deliver(roster, choice, row, draft, result, scores, news.pop(choice, None)))
+    for choice in flight.complete:
+        if not choice.ended:
+            prompt_logprobs = _prompt_logprobs(choice)
+            roster.end(choice)
+            admitted = news.pop(choice, None)
+            deliveries.append(Delivery(choice.spec.uid, admitted, finish="length", prompt_logprobs=prompt_logprobs))
     deliveries += [Delivery(choice.spec.uid, admitted) for choice, admitted in news.items()]
     return deliveries
+
+
+def _deliver(
+    roster: Roster,
+    choice: Choice,
+    row: int,
+    draft: Draft | None,
+    result: StepResult,
+    scores: RowScores,
+    admitted: Admitted | None,
+) -> Delivery:
+    """What was drawn for a choice, from ``row`` on."""
+    prompt_logprobs = _prompt_logprobs(choice)
+    token_ids: tuple[int, ...]
+    finish: FinishReason | None
+    drafted = error = None
+    if draft is None:
+        token_ids = (result.token_ids[row],)
+        try:
+            finish = _draw(roster, choice, token_ids[0])
+        except Exception as failure:
+            roster.end(choice)
+            finish, error = "error", failure
+    else:
+        token_ids, finish = _verify(roster, choice, draft, result.token_ids[row : row + 1 + len(draft)])
+        drafted = Drafted(len(token_ids) - 1, 1 + len(draft) - len(token_ids))
+    return Delivery(
+        choice.spec.uid,
+        admitted,
+        token_ids,
+        finish,
+        token_ids[-1] if finish == "stop" and token_ids[-1] in choice.spec.stop_ids else None,
+        tuple(map(scores.row, range(row, row + len(token_ids)))) if choice.spec.logprobs else (),
+        drafted,
+        prompt_logprobs,
+        error,
+    )
+
+
+def _prompt_logprobs(choice: Choice) -> tuple[TokenLogprob | None, ...] | None:
+    """Those of the prompt whose logits a choice draws from, if they are wanted."""
+    sequence = choice.sequence
+    scores = sequence.group.scores if sequence.is_prompt else None
+    return None if scores is None else tuple(scores.logprobs)
 
 
 def _land(roster: Roster, flight: Flight) -> None:
@@ -125,11 +170,15 @@ def _admissions(flight: Flight) -> dict[Choice, Admitted]:
 
 
 def _draw(roster: Roster, choice: Choice, token_id: int) -> FinishReason | None:
-    """Give a choice its next token; the reason if that ends it."""
+    """Give a choice its next token; the reason if that ends it.
+
+    Raises:
+        Exception: what the choice must be could not be followed any further. The choice has not ended.
+    """
     roster.totals.tokens_generated += 1
     sequence = choice.sequence
     finish: FinishReason | None = None
-    if token_id in choice.spec.stop_ids:
+    if token_id in choice.spec.stop_ids or choice.advance(token_id):
         finish = "stop"
     elif sequence.length + 1 >= choice.end:
         finish = "length"

@@ -9,8 +9,10 @@ from array import array
 
 import attrs
 
+from trioserve.sched.changes import add_changes
+from trioserve.sched.scores import PromptScores, RowScores
 from trioserve.sched.sequence import Choice, Sequence
-from trioserve.step import RowArrays, SpanArrays, StepPlan
+from trioserve.step import RowArrays, SpanArrays, StepPlan, StepResult
 
 Draft = tuple[int, ...]
 """Token ids that a sequence may go on with, guessed."""
@@ -24,10 +26,16 @@ class Flight:
     page_size: int
     budget: int
     """Tokens that may still be added."""
+    scorable: int
+    """Those of prompts to be scored among them: each has logits of its own, as one that is drawn from."""
     spans: list[tuple[Sequence, int]] = attrs.field(factory=list)
     """For each span of the plan: its sequence and number of tokens, without drafts."""
-    draws: list[Choice] = attrs.field(factory=list)
-    """The choices that draw. In this order they have the rows of the plan: one each, and one for each drafted token."""
+    draws: list[tuple[Choice, int]] = attrs.field(factory=list)
+    """The choices that draw, and the first row of each: it has one, and one for each drafted token."""
+    scored: list[tuple[PromptScores, int, int]] = attrs.field(factory=list)
+    """The prompts that are scored, with the first of their rows and the one after the last."""
+    complete: list[Choice] = attrs.field(factory=list)
+    """Those that draw nothing at all, and end with their prompt."""
     drafts: dict[Choice, Draft] = attrs.field(factory=dict)
     """Those of them that have a draft."""
     sources: list[Sequence] = attrs.field(factory=list)
@@ -41,12 +49,17 @@ class Flight:
     def __repr__(self) -> str:
         return f"<Flight {self.number}: {len(self.spans)} spans, {len(self._rows.tokens)} rows>"
 
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens of a sequence may be added."""
+        is_scored = sequence.is_prompt and sequence.group.scores is not None
+        return min(self.budget, self.scorable) if is_scored else self.budget
+
     def add(self, sequence: Sequence, draft: Draft = ()) -> None:
-        """Compute the next tokens of a resident, as many as the budget allows, and draw if that is all of them.
+        """Compute the next tokens of a resident, as many as there is room for, and draw if that is all of them.
 
         With a draft, for a decode only: compute that too, and draw after each of its tokens as well.
         """
-        count = min(sequence.behind, self.budget)
+        count = min(sequence.behind, self.room(sequence))
         self.budget -= count
         sequence.in_flight = True
         self.spans.append((sequence, count))
@@ -69,15 +82,13 @@ class Flight:
             arrays.pages.extend(sequence.pages[: -(-end // self.page_size)])
         arrays.starts.append(len(arrays.tokens))
         arrays.page_starts.append(len(arrays.pages))
+        if sequence.is_prompt and sequence.group.scores is not None:
+            self.scorable -= count
+            self._score(sequence.group.prompt, sequence.group.scores, start, end, last)
         if end == sequence.length:
             # a prompt draws the first token of each choice from the same logits (FAN-11)
             for choice in sequence.choices:
-                self.draws.append(choice)
-                self._add_row(choice, last, end)
-                if draft:
-                    self.drafts[choice] = draft
-                    for ahead in range(1, 1 + len(draft)):
-                        self._add_row(choice, last + ahead, end + ahead)
+                self._draw(choice, last, end, draft)
 
     def hold(self, prompt: Sequence) -> None:
         """A pinned prompt is read by a copy of this step, so its pages must not be given away before it is over."""
@@ -85,12 +96,48 @@ class Flight:
             prompt.in_flight = True
             self.sources.append(prompt)
 
+    def scores(self, result: StepResult) -> RowScores:
+        """The log-probabilities that a result has for the rows of this step."""
+        return RowScores(self._rows, result)
+
     def build(self) -> StepPlan:
         """The plan, complete."""
         return StepPlan(self.number, self.copies, self._span_arrays, self._rows, self._shared())
 
-    def _add_row(self, choice: Choice, token: int, position: int) -> None:
+    def _draw(self, choice: Choice, last: int, position: int, draft: Draft) -> None:
+        """Let a choice draw the token at ``position`` from the logits of token ``last``, and after those of a draft."""
+        if choice.spec.max_tokens == 0:
+            self.complete.append(choice)
+            return
+        self.draws.append((choice, len(self._rows.tokens)))
+        self._add_row(choice, last, position)
+        if draft:
+            self.drafts[choice] = draft
+            for ahead in range(1, 1 + len(draft)):
+                self._add_row(choice, last + ahead, position + ahead, draft[:ahead])
+
+    def _score(self, prompt: array[int], scores: PromptScores, start: int, end: int, last: int) -> None:
+        """Score what follows the tokens at positions ``start`` to ``end``, if it was not yet; ``last`` is the last."""
+        rows, first = self._rows, len(self._rows.tokens)
+        rows.targets.extend([-1] * (first - len(rows.targets)))
+        for position in range(max(start, scores.next_position), min(end, len(prompt) - 1)):
+            rows.tokens.append(last - (end - 1 - position))
+            rows.seeds.append(0)
+            rows.counters.append(position + 1)
+            rows.temperatures.append(0.0)
+            rows.top_ps.append(1.0)
+            rows.top_ks.append(0)
+            rows.min_ps.append(0.0)
+            rows.logprobs.append(scores.wanted)
+            rows.targets.append(prompt[position + 1])
+        self.scored.append((scores, first, len(rows.tokens)))
+
+    def _add_row(self, choice: Choice, token: int, position: int, draft: Draft = ()) -> None:
         spec, rows = choice.spec, self._rows
+        if spec.is_changed or spec.min_tokens:
+            add_changes(rows.changes, len(rows.tokens), choice, draft)
+        if rows.targets:
+            rows.targets.append(-1)
         rows.tokens.append(token)
         rows.seeds.append(spec.seed)
         rows.counters.append(position)

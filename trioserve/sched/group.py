@@ -11,6 +11,7 @@ from typing import NewType
 import attrs
 
 from trioserve.errors import InvariantError, ParamError
+from trioserve.step import Matcher
 
 Uid = NewType("Uid", str)
 """Names one choice in the scheduler; unique among the live ones."""
@@ -36,17 +37,40 @@ class ChoiceSpec:
     min_p: float
     """0.0 keeps all."""
     max_tokens: int
-    """Tokens to draw at most, 1 or more; prompt and answer fit the model's context."""
+    """Tokens to draw at most; prompt and answer fit the model's context. 0: the prompt is computed, and that is all."""
     stop_ids: frozenset[int]
     """Token ids that end it."""
-    logprobs: bool = False
-    """Deliver the log-probability of every token."""
+    min_tokens: int = 0
+    """None of the stop ids is drawn before there are so many."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    biases: tuple[tuple[int, float], ...] = ()
+    """Token ids, each once, and what is added to their logits."""
+    matcher: Matcher | None = None
+    """What the choice must be, from its first token on; it ends where that is complete. It is copied before it is
+    changed, so choices may share one."""
+    logprobs: int = 0
+    """0: none; k + 1: deliver the log-probability of every token, and of the k likeliest ones in its place."""
+    is_penalised: bool = attrs.field(init=False)
+    """Whether its logits depend on the tokens before."""
+    is_changed: bool = attrs.field(init=False)
+    """Whether any of its logits are changed beyond its first ``min_tokens`` tokens."""
+
+    @is_penalised.default
+    def _is_penalised(self) -> bool:
+        penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
+        return penalties != (0.0, 0.0, 1.0)
+
+    @is_changed.default
+    def _is_changed(self) -> bool:
+        return self.is_penalised or bool(self.biases) or self.matcher is not None
 
     def __attrs_post_init__(self) -> None:
         for name, value, low, high in (
             ("seed", self.seed, 0, 2**64 - 1),
             ("top_k", self.top_k, -(2**31), 2**31 - 1),
-            ("max_tokens", self.max_tokens, 1, 2**31 - 1),
+            ("max_tokens", self.max_tokens, 0, 2**31 - 1),
         ):
             if not low <= value <= high:
                 raise ParamError(f"{name} must be between {low} and {high}, got {value}.", name)
@@ -71,6 +95,15 @@ class Group:
     """Drafts may be taken from the prompt and the answers."""
     prediction: array[int] | None = None
     """"i" token ids that the answers may repeat, and drafts are taken from."""
+    prompt_logprobs: int = 0
+    """0: none; k + 1: deliver the log-probability of every token of the prompt but the first, and of the k likeliest
+    ones in its place. Such a prompt is computed whole, whatever the prefix cache has."""
+    ranked: bool = False
+    """Log-probabilities are wanted to tell which choices are best."""
+    priority: int = 0
+    """Among groups that wait, lower ones go first."""
+    cache_salt: bytes = b""
+    """The prompt is found in the prefix cache only by groups with the same salt."""
 
     def __attrs_post_init__(self) -> None:
         if not self.prompt:

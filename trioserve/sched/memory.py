@@ -43,7 +43,7 @@ class Memory:
         All at once, not chunk by chunk: two prompts that each hold half of the pages would wait for one another.
         False: ``spare`` pages would not stay available.
         """
-        match = self.tree.match(sequence.tokens) if sequence.generated else sequence.group.match
+        match = self.tree.match(sequence.tokens, sequence.group.salt) if sequence.generated else sequence.group.match
         self.tree.update(match)
         cached = match.pages
         missing = self.pages_for(sequence.length) - len(cached)
@@ -128,7 +128,8 @@ class Memory:
         if not (self._prefix_cache and sequence.cacheable):
             return
         whole = sequence.computed // self.page_size
-        sequence.pages[:whole] = array("i", self.tree.insert(sequence.tokens, sequence.pages[:whole]))
+        kept = self.tree.insert(sequence.tokens, sequence.pages[:whole], sequence.group.salt)
+        sequence.pages[:whole] = array("i", kept)
 
     def free(self, sequence: Sequence) -> None:
         """Take a sequence's pages back; what they hold stays cached until the room is needed."""

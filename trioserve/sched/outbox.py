@@ -10,7 +10,7 @@ from array import array
 import attrs
 
 from trioserve.errors import InvariantError
-from trioserve.events import FinishReason
+from trioserve.events import FinishReason, TokenLogprob
 from trioserve.sched.commit import Admitted, Delivery, Drafted
 
 
@@ -25,10 +25,12 @@ class Progress:
     """In the last message, and only there."""
     stop_id: int | None = None
     """The token id that ended the choice; it is also the last of its token ids."""
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     """Of its token ids, one for one, if the choice asked for them."""
     drafted: Drafted | None = None
     """If there were drafts."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """Of the tokens of its prompt, if it asked for them: in one message, before or with its first token."""
     error: Exception | None = None
     """What the engine failed of, for this choice alone; with the finish "error", and only there."""
 
@@ -41,10 +43,12 @@ class Outbox:
     """Tokens that may wait before the choice should be paused."""
     _admitted: Admitted | None = attrs.field(default=None, init=False)
     _token_ids: array[int] = attrs.field(factory=lambda: array("i"), init=False, repr=False)
-    _logprobs: array[float] = attrs.field(factory=lambda: array("d"), init=False, repr=False)
+    _logprobs: list[TokenLogprob] = attrs.field(factory=list, init=False, repr=False)
     _finish: FinishReason | None = attrs.field(default=None, init=False)
     _stop_id: int | None = attrs.field(default=None, init=False)
     _drafted: Drafted | None = attrs.field(default=None, init=False)
+    _prompt_logprobs: tuple[TokenLogprob | None, ...] | None = attrs.field(default=None, init=False, repr=False)
+    _error: Exception | None = attrs.field(default=None, init=False)
     _pending: bool = attrs.field(default=False, init=False)
 
     @property
@@ -71,6 +75,9 @@ class Outbox:
         self._logprobs.extend(delivery.logprobs)
         self._finish = delivery.finish
         self._stop_id = delivery.stop_id
+        self._error = delivery.error
+        if delivery.prompt_logprobs is not None:
+            self._prompt_logprobs = delivery.prompt_logprobs
         if delivery.drafted is not None:
             self._drafted = delivery.drafted if self._drafted is None else self._drafted + delivery.drafted
         self._pending = True
@@ -86,8 +93,10 @@ class Outbox:
             self._stop_id,
             tuple(self._logprobs),
             self._drafted,
+            self._prompt_logprobs,
+            self._error,
         )
-        self._admitted = self._drafted = None
+        self._admitted = self._drafted = self._prompt_logprobs = None
         del self._token_ids[:], self._logprobs[:]
         self._pending = False
         return progress

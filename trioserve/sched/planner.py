@@ -59,7 +59,7 @@ class Planner:
 
     def plan(self, number: int, now: float) -> Flight | None:
         """The next step, or None if nothing can run. No step may be in flight."""
-        flight = Flight(number, self._roster.memory.page_size, self._max_batch_tokens)
+        flight = Flight(number, self._roster.memory.page_size, self._max_batch_tokens, scorable=self._slots)
         self._add_decodes(flight)
         self._add_chunks(flight)
         self._start_waiting(flight, now)
@@ -98,6 +98,8 @@ class Planner:
         if lookup is None or sequence.is_prompt:
             return ()
         (choice,) = sequence.choices
+        if choice.matcher is not None:
+            return ()  # what may follow a drafted token is known when that is drawn, and not before
         # one token is drawn after the last of the draft
         most = min(most, self._lookup_tokens, choice.end - sequence.length - 1)
         if most <= 0:
@@ -122,14 +124,14 @@ class Planner:
         for sequence in self._roster.residents:
             if flight.budget == 0:
                 return
-            if sequence.behind > 1 and not sequence.paused:
+            if sequence.behind > 1 and not sequence.paused and flight.room(sequence) > 0:
                 flight.add(sequence)
 
     def _start_waiting(self, flight: Flight, now: float) -> None:
         waiting = self._roster.waiting
         active = sum(sequence.behind > 0 and not sequence.paused for sequence in self._roster.residents)
         while flight.budget > 0 and active < self._slots and (sequence := waiting.first()) is not None:
-            if not self._start(sequence, flight, spare=active):
+            if flight.room(sequence) == 0 or not self._start(sequence, flight, spare=active):
                 return
             active += 1
             flight.add(sequence)
@@ -145,6 +147,8 @@ class Planner:
                 return
             is_aged = roster.waiting.is_aged(prompt, now)
             match = prompt.group.match
+            if flight.room(prompt) == 0:
+                continue
             if not is_aged and match.next_page in coming and len(match.pages) < match.most_pages:
                 continue
             if self._start(prompt, flight, spare=active):

@@ -26,7 +26,8 @@ from trioserve.sched.pages import PagePool
 class _Node:
     page: int
     key: bytes
-    """Its tokens, as int32 in native order: a hash of bytes costs less than one of a tuple."""
+    """Its tokens, as int32 in native order: a hash of bytes costs less than one of a tuple. Of a first page the salt
+    stands before them, so that a path with another salt is another path."""
     parent: _Node | None
     children: dict[bytes, _Node] = attrs.field(factory=dict)
 
@@ -43,6 +44,7 @@ class Match:
     """
 
     tokens: array[int]
+    salt: bytes
     most_pages: int
     """Pages that can ever be found."""
     pages: list[int]
@@ -84,9 +86,13 @@ class PrefixTree:
     def __repr__(self) -> str:
         return f"<PrefixTree {len(self)} pages>"
 
-    def match(self, tokens: array[int]) -> Match:
-        """The longest known beginning of ``tokens``, P >= 1 of them, which must not change afterwards."""
-        match = Match(tokens, (len(tokens) - 1) // self._page_size, [], None, self._root, -1)
+    def match(self, tokens: array[int], salt: bytes = b"", *, whole: bool = False) -> Match:
+        """The longest beginning of ``tokens`` that is known with that ``salt``; P >= 1 tokens, not to be changed.
+
+        With ``whole`` nothing is ever found, since all of the tokens are to be computed.
+        """
+        most_pages = 0 if whole else (len(tokens) - 1) // self._page_size
+        match = Match(tokens, salt, most_pages, [], None, self._root, -1)
         self.update(match)
         return match
 
@@ -104,6 +110,8 @@ class PrefixTree:
         match.next_page = None
         for start in range(len(pages) * size, len(tokens) - size + 1, size):
             key = tokens[start : start + size].tobytes()
+            if start == 0:
+                key = match.salt + key
             child = node.children.get(key)
             if child is None or len(pages) == match.most_pages:
                 match.next_page = (node.page, key)
@@ -112,7 +120,7 @@ class PrefixTree:
             node = child
         match._node, match._version = node, self._version
 
-    def insert(self, tokens: array[int], pages: Sequence[int]) -> list[int]:
+    def insert(self, tokens: array[int], pages: Sequence[int], salt: bytes = b"") -> list[int]:
         """Keep the pages that hold the first ``len(pages)`` whole pages of ``tokens``, and are used by the caller.
 
         Returns the pages of the tree for these tokens. Where another page is kept for the same tokens already,
@@ -124,6 +132,8 @@ class PrefixTree:
         node = self._root
         for index, page in enumerate(pages):
             key = tokens[index * size : (index + 1) * size].tobytes()
+            if index == 0:
+                key = salt + key
             child = node.children.get(key)
             if child is None:
                 child = node.children[key] = self._nodes[page] = _Node(page, key, node)

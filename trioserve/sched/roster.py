@@ -20,6 +20,7 @@ from trioserve.errors import InvariantError
 from trioserve.sched.group import Group, Uid
 from trioserve.sched.lookup import PromptLookup
 from trioserve.sched.memory import Memory
+from trioserve.sched.scores import PromptScores
 from trioserve.sched.sequence import NEW, Choice, LiveGroup, Sequence
 from trioserve.sched.waiting import Waiting, by_order
 
@@ -57,14 +58,25 @@ class Roster:
     def add(self, group: Group, max_length: int, now: float) -> None:
         """Queue a new group. No choice gets longer than ``max_length`` tokens, those of the prompt included."""
         prompt_tokens = len(group.prompt)
-        match = self.memory.tree.match(group.prompt)
-        live = LiveGroup(self.totals.groups, group.prompt, prompt_tokens // self.memory.page_size, match, now)
+        match = self.memory.tree.match(group.prompt, group.cache_salt, whole=group.prompt_logprobs > 0)
+        live = LiveGroup(
+            self.totals.groups,
+            group.prompt,
+            prompt_tokens // self.memory.page_size,
+            match,
+            now,
+            priority=group.priority,
+            salt=group.cache_salt,
+        )
+        if group.prompt_logprobs:
+            live.scores = PromptScores(group.prompt_logprobs)
         if group.prompt_lookup or group.prediction:
             live.lookup = PromptLookup(group.prompt, ngrams=group.prompt_lookup, prediction=group.prediction)
         self.totals.groups += 1
         prompt = Sequence(live, NEW, array("i"), [])
         for index, spec in enumerate(group.choices):
-            choice = Choice(spec, index, min(prompt_tokens + spec.max_tokens, max_length), prompt)
+            end = min(prompt_tokens + spec.max_tokens, max_length)
+            choice = Choice(spec, index, end, prompt, spec.matcher)
             prompt.choices.append(choice)
             self.choices[spec.uid] = choice
         self.waiting.add(prompt)

@@ -18,6 +18,8 @@ import attrs
 from trioserve.sched.group import ChoiceSpec
 from trioserve.sched.lookup import Drafter, PromptLookup
 from trioserve.sched.prefix import Match
+from trioserve.sched.scores import PromptScores
+from trioserve.step import Matcher
 
 Order = tuple[int, int]
 """(groups admitted before, index of the choice). Lower is older and goes first; a prompt comes before its choices."""
@@ -45,10 +47,20 @@ class LiveGroup:
     """When a group that was submitted later was first admitted before it, in seconds; None: none was."""
     lookup: PromptLookup | None = None
     """Where drafts for its choices come from; None: it gets none."""
+    priority: int = 0
+    salt: bytes = b""
+    """Part of what its pages hold, for the prefix cache."""
+    scores: PromptScores | None = None
+    """The log-probabilities of its prompt, as far as there are any; None: they are not wanted."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when the prompt was first scheduled; None before."""
     waited_s: float = 0.0
     """Seconds from its submission to then."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """In the line of new groups, the first one first."""
+        return self.priority, self.number
 
 
 @attrs.define(eq=False, repr=False)
@@ -62,11 +74,21 @@ class Choice:
     """Tokens, those of the prompt included, at which it ends."""
     sequence: Sequence
     """That of the prompt until its first token is drawn, then its own."""
+    matcher: Matcher | None
+    """Its own once it has a token, before that perhaps its siblings' too."""
     paused: bool = False
     ended: bool = False
 
     def __repr__(self) -> str:
         return f"<Choice {self.spec.uid}>"
+
+    def advance(self, token_id: int) -> bool:
+        """Tell its matcher of its next token. Whether it is complete with that."""
+        if self.matcher is None:
+            return False
+        if self.sequence.is_prompt:
+            self.matcher = self.matcher.copy()  # its siblings go other ways
+        return self.matcher.advance(token_id)
 
 
 @attrs.define(eq=False, repr=False)

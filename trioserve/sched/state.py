@@ -242,6 +242,9 @@ class SchedulerState:
             raise InvariantError(f"{flight} got {len(result.token_ids)} tokens")
         if len(result.logprobs) != len(plan.rows.tokens) and (result.logprobs or any(plan.rows.logprobs)):
             raise InvariantError(f"{flight} got {len(result.logprobs)} log-probabilities")
+        likeliest = sum(wanted - 1 for wanted in plan.rows.logprobs if wanted > 1) if result.logprobs else 0
+        if not len(result.top_ids) == len(result.top_logprobs) == likeliest:
+            raise InvariantError(f"{flight} got {len(result.top_ids)} tokens of {likeliest} that are likeliest")
         self._flight = self._plan = None
         return commit(self._roster, flight, result)
 

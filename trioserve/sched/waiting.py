@@ -11,13 +11,16 @@ at the moment, may be passed over too.
 Nothing starves, because a group may be *overtaken* only so long: from ``max_overtaken_s`` after the first time on it is
 *aged*. Nothing overtakes the aged, not even to let them wait for a page of their prompt, and among themselves they go
 first in, first out. Whoever overtakes a group overtakes all that are older, so the aged are always the oldest ones.
+
+All that holds among new groups of the same priority. Those with a lower number go before them, however they are, and
+so the others may starve: that is what priorities are for.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -29,7 +32,8 @@ WINDOW: Final = 64
 """New groups that are compared with each other, and may start in one step: looking at all would cost too much."""
 
 by_order = attrgetter("order")
-by_number = attrgetter("group.number")
+by_place = attrgetter("group.place")
+by_priority = attrgetter("group.priority")
 
 
 class Waiting:
@@ -59,7 +63,7 @@ class Waiting:
     def add(self, sequence: Sequence) -> None:
         """Put a sequence at its place in the order."""
         if sequence.is_new:
-            insort(self._new, sequence, key=by_number)
+            insort(self._new, sequence, key=by_place)
         else:
             insort(self._admitted, sequence, key=by_order)
 
@@ -69,7 +73,7 @@ class Waiting:
         Raises:
             InvariantError: it is not there.
         """
-        line, key = (self._new, by_number) if sequence.is_new else (self._admitted, by_order)
+        line, key = (self._new, by_place) if sequence.is_new else (self._admitted, by_order)
         place = bisect_left(line, key(sequence), key=key)
         if place == len(line) or line[place] is not sequence:
             raise InvariantError(f"{sequence} does not wait")
@@ -84,9 +88,13 @@ class Waiting:
 
     def candidates(self, now: float) -> list[Sequence]:
         """The new prompts that may start now, the best first; an aged one has to start before those after it."""
-        ready = list(islice((prompt for prompt in self._new if not prompt.paused), WINDOW))
-        aged = sum(self.is_aged(prompt, now) for prompt in ready)
-        return ready[:aged] + sorted(ready[aged:], key=self._share, reverse=True)
+        ready = islice((prompt for prompt in self._new if not prompt.paused), WINDOW)
+        candidates: list[Sequence] = []
+        for _, equals in groupby(ready, key=by_priority):
+            prompts = list(equals)
+            aged = sum(self.is_aged(prompt, now) for prompt in prompts)
+            candidates += prompts[:aged] + sorted(prompts[aged:], key=self._share, reverse=True)
+        return candidates
 
     def is_aged(self, prompt: Sequence, now: float) -> bool:
         """Whether nothing may overtake a new prompt any more."""
@@ -98,21 +106,22 @@ class Waiting:
         prompt.order = (self._admissions, PROMPT_INDEX)
         self._admissions += 1
         for older in self._new:
-            if older.group.number > prompt.group.number:
+            if older.group.place > prompt.group.place:
                 break
             if older.group.overtaken is None:
                 older.group.overtaken = now
 
     def check(self) -> None:
         """Raise InvariantError if anything is not where the order wants it."""
-        for line, key in ((self._admitted, by_order), (self._new, by_number)):
+        for line, key in ((self._admitted, by_order), (self._new, by_place)):
             if any(key(one) >= key(other) for one, other in pairwise(line)):
                 raise InvariantError("waiting sequences are out of order")
         if any(sequence.is_new for sequence in self._admitted) or not all(prompt.is_new for prompt in self._new):
             raise InvariantError("a waiting sequence is in the wrong line")
-        since = [prompt.group.overtaken for prompt in self._new]
-        if any(later is not None and (first is None or first > later) for first, later in pairwise(since)):
-            raise InvariantError("a group was overtaken, and an older one was not")
+        for _, equals in groupby(self._new, key=by_priority):
+            since = [prompt.group.overtaken for prompt in equals]
+            if any(later is not None and (first is None or first > later) for first, later in pairwise(since)):
+                raise InvariantError("a group was overtaken, and an older one was not")
 
     def _share(self, prompt: Sequence) -> float:
         match = prompt.group.match

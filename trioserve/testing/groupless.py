@@ -14,7 +14,7 @@ from trioserve.abc import DeviceInfo
 from trioserve.engine.engine import ModelInfo
 from trioserve.engine.open import EngineBlock
 from trioserve.engine.options import EngineOptions
-from trioserve.events import FinishReason
+from trioserve.events import FinishReason, TokenLogprob
 from trioserve.sched.commit import Admitted, Drafted
 from trioserve.sched.group import Group
 from trioserve.sched.outbox import Progress
@@ -105,13 +105,14 @@ class FakeChoiceStream:
         self.tokens += len(told)
         token_ids = tuple(EOS if t == ANSWER_TOKENS else ord("0") + (spec.seed + t) % 10 for t in told)
         has_stopped = self.tokens == ANSWER_TOKENS
+        is_scored = spec.logprobs > 0 and self.engine.has_logprobs
         ended: FinishReason = "stop" if has_stopped else "length"
         return Progress(
             Admitted(self.cached_tokens, 0.0) if is_first else None,
             token_ids,
             ended if self.tokens == end else None,
             EOS if has_stopped else None,
-            (-float(spec.seed % 3),) * len(told) if spec.logprobs and self.engine.has_logprobs else (),
+            tuple(TokenLogprob(token_id, -float(spec.seed % 3)) for token_id in token_ids) if is_scored else (),
             Drafted(len(told) - 1, 3 - len(told)) if is_drafted else None,
         )
 

@@ -50,21 +50,23 @@ class ByteTokenizer:
         return [BOS, *ids] if add_special and ids[:1] != [BOS] else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        parts = [_SPECIAL[i].encode() if i in _SPECIAL and not skip_special else self.token_bytes(i) for i in ids]
+        parts = [self.token_bytes(token_id, skip_special=skip_special) for token_id in ids]
         return b"".join(parts).decode(errors="replace")
 
-    def token_bytes(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         if token_id < 0:
             raise IndexError(token_id)
         if token_id < 256:
             return bytes([token_id])
-        return b"" if token_id in _SPECIAL else self._pieces[token_id - 259]
+        if token_id in _SPECIAL:
+            return b"" if skip_special else _SPECIAL[token_id].encode()
+        return self._pieces[token_id - 259]
 
 
 class BrokenTokenizer(ByteTokenizer):
     """Fails for the byte "x", as a parser with a bug would."""
 
-    def token_bytes(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         if token_id == ord("x"):
             raise ValueError("no x please")
-        return super().token_bytes(token_id)
+        return super().token_bytes(token_id, skip_special=skip_special)

@@ -30,6 +30,11 @@ class Detokenizer:
         """The text that is complete with these bytes."""
         return self._decoder.decode(data)
 
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether the bytes so far end with the first ones of a character."""
+        return len(self._decoder.getstate()[0]) > 0
+
     def flush(self) -> str:
         """The end: U+FFFD if a character is cut short, else nothing."""
         return self._decoder.decode(b"", final=True)

@@ -113,14 +113,12 @@ class BpeTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        if skip_special:
-            parts = [self.token_bytes(token_id) for token_id in ids]
-        else:
-            marks = self._marks
-            parts = [marks[i].encode() if i in marks else self.token_bytes(i) for i in ids]
+        parts = [self.token_bytes(token_id, skip_special=skip_special) for token_id in ids]
         return b"".join(parts).decode(errors="replace")
 
-    def token_bytes(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         if token_id < 0:
             raise IndexError(f"token id {token_id} is negative")
+        if not skip_special and token_id in self._marks:
+            return self._marks[token_id].encode()
         return self._pieces[token_id]
