@@ -115,6 +115,10 @@ EXPORT int trioserve_decoder_run(Decoder* decoder, const Step* step) {
 
 EXPORT void trioserve_decoder_interrupt(Decoder* decoder) { decoder->interrupt(); }
 
+EXPORT void trioserve_decoder_masks_filled(Decoder* decoder, int64_t ticket, int ok) {
+  decoder->masks_filled(ticket, ok != 0);
+}
+
 // Bytes of a row of `width` values of a kind; 0 if there is no such kind or no such row.
 EXPORT size_t trioserve_row_bytes(int kind, int width) { return row_bytes((Kind)kind, width); }
 

@@ -17,9 +17,9 @@ bool Decoder::is_valid(const Step& step) const {
     return std::all_of(values, values + count, [&](int32_t v) { return v >= 0 && v < end; });
   };
   if (!within(step.copies, 2 * step.copy_count, page_count_) ||
-      !within(step.tokens, step.token_count, spec_.vocab_size) ||
-      !within(step.row_tokens, step.row_count, step.token_count) || step.starts[0] != 0 || step.page_starts[0] != 0 ||
-      step.starts[step.span_count] != step.token_count || step.page_starts[step.span_count] != step.page_entry_count)
+      !within(step.tokens, step.token_count, spec_.vocab_size) || !has_valid_rows(step) || step.starts[0] != 0 ||
+      step.page_starts[0] != 0 || step.starts[step.span_count] != step.token_count ||
+      step.page_starts[step.span_count] != step.page_entry_count)
     return false;
   for (int s = 0; s < step.span_count; s++) {
     const int start = step.starts[s], count = step.starts[s + 1] - start;

@@ -57,6 +57,7 @@ Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has
     own_.back()->states = Buffer(2 * state_floats * sizeof(float));
     own_.back()->tiles = tiles(FEW_ROWS);
     own_.back()->scratch = Buffer((size_t)level.sampler_scratch(spec.vocab_size) * sizeof(float));
+    own_.back()->counts = Buffer((size_t)spec.vocab_size * sizeof(int32_t));
   }
 }
 
@@ -70,14 +71,16 @@ Outcome Decoder::run(const Step& step) {
   if (!is_valid(step)) return Outcome::BAD_STEP;
   reserve(step);
   no_token_.store(false, std::memory_order_relaxed);
+  no_masks_.store(false, std::memory_order_relaxed);
   copy_pages(step);
-  // embed(); nine in a layer at most; three in draw() for each batch of logits
-  const int shares = 1 + 9 * spec_.layers + 3 * ((int)wanted_.size() / LOGIT_ROWS + 1);
+  // embed(); nine in a layer at most; give_hidden(); three in draw() for each batch of logits
+  const int shares = 2 + 9 * spec_.layers + 3 * ((int)wanted_.size() / LOGIT_ROWS + 1);
   for (int first = 0; first < step.token_count; first += PIECE) {
     plan_blocks(step, first, std::min(PIECE, step.token_count - first));
     team_.run(shares, [&](int member) { forward(step, member); });
     if (interrupted_.load(std::memory_order_relaxed)) return Outcome::INTERRUPTED;
   }
+  if (no_masks_.load(std::memory_order_relaxed)) return Outcome::NO_MASKS;
   return no_token_.load(std::memory_order_relaxed) ? Outcome::NO_TOKEN : Outcome::DONE;
 }
 
@@ -92,7 +95,9 @@ void Decoder::forward(const Step& step, int member) {
     attention(weights, i, member);
     feed_forward(weights, member);
   }
-  if (piece_first_ + piece_count_ == step.token_count) draw(step, member);
+  if (piece_first_ + piece_count_ < step.token_count) return;
+  give_hidden(step, member);
+  draw(step, member);
 }
 
 void Decoder::embed(const Step& step, int member) {
@@ -357,6 +362,11 @@ void Decoder::draw(const Step& step, int member) {
         if (spec_.logit_soft_cap > 0.0f) level_.soft_cap(to, some * PANEL, spec_.logit_soft_cap);
       });
     });
+    // all of them, before the first one draws: who has an item in hand must not keep the others polling
+    if (step.changes && step.changes->mask_count && !masks_.wait(step.changes->mask_ticket)) {
+      no_masks_.store(true, std::memory_order_relaxed);
+      return;
+    }
     const int from = first_draw_[(size_t)first], to = first_draw_[(size_t)(first + count)];
     team_.share(member, to - from, [&](int i) {
       int row = 0;
@@ -364,25 +374,6 @@ void Decoder::draw(const Step& step, int member) {
       draw_row(step, from + i, logits_.as<float>() + (size_t)row * logits_stride_, member);
     });
   }
-}
-
-void Decoder::draw_row(const Step& step, int row, const float* logits, int member) {
-  SamplerRow how{};
-  how.seed = step.seeds[row];
-  how.counter = step.counters[row];
-  how.temperature = step.temperatures[row];
-  how.top_p = step.top_ps[row];
-  how.min_p = step.min_ps[row];
-  how.top_k = step.top_ks[row];
-  how.wants_log_probability = step.wants_log_probability[row];
-  how.repetition_penalty = 1.0;
-  Drawn drawn;
-  level_.sample(logits, spec_.vocab_size, how, own_[(size_t)member]->scratch.as<float>(), &drawn, nullptr, nullptr);
-  if (drawn.status) no_token_.store(true, std::memory_order_relaxed);
-  step.drawn[row] = drawn.token;
-  step.log_probabilities[row] = how.wants_log_probability ? drawn.log_probability : NAN;
-  if (step.logits)
-    memcpy(step.logits + (size_t)row * spec_.vocab_size, logits, (size_t)spec_.vocab_size * sizeof(float));
 }
 
 }  // namespace trioserve

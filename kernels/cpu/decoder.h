@@ -13,12 +13,27 @@
 #include <memory>
 #include <vector>
 
+#include "gate.h"
 #include "level.h"
 #include "memory.h"
 #include "pool.h"
 #include "weights.h"
 
 namespace trioserve {
+
+// How the logits of some rows are changed; the arrays are those of ChangeArrays in the Python package.
+struct Changes {
+  int32_t count, generated_count, prompt_count, bias_count, mask_count;
+  const int32_t* rows;
+  const double *presence_penalties, *frequency_penalties, *repetition_penalties;
+  const int32_t *generated, *generated_starts, *prompts, *prompt_starts, *bias_ids, *bias_starts;
+  const double* biases;
+  // [count] which of the masks, [mask_count][(vocab_size + 31) / 32]; -1: none
+  const int32_t* mask_indices;
+  const uint32_t* masks;
+  // what Decoder::masks_filled is told once the masks are there; they may be filled while the step runs
+  int64_t mask_ticket;
+};
 
 // One step; the arrays are those of StepPlan in the Python package.
 struct Step {
@@ -28,9 +43,20 @@ struct Step {
   const uint64_t *seeds, *counters;
   const double *temperatures, *top_ps, *min_ps;
   const int32_t *top_ks, *wants_log_probability;
+  // null: all rows draw
+  const int32_t* targets;
+  // [row_count + 1]: row r wants the likeliest tokens, [top_starts[r], top_starts[r + 1]) of top_ids; null: none does
+  const int32_t* top_starts;
+  // null: none
+  const Changes* changes;
+  int32_t hidden_count;
+  const int32_t* hidden_tokens;
   // results, [row_count]; logits [row_count][vocab_size] are given out only for a pointer that is not null
   int32_t* drawn;
   double* log_probabilities;
+  int32_t* top_ids;
+  double* top_log_probabilities;
+  float* hidden;  // [hidden_count][embedding_dim]
   float* logits;
 };
 
@@ -40,6 +66,7 @@ enum class Outcome : int32_t {
   NO_TOKEN = 2,  // the logits of a row have no finite maximum
   NO_MEMORY = 3,
   BAD_STEP = 4,  // an id or a position is out of range; nothing was computed
+  NO_MASKS = 5,
 };
 
 class Decoder {
@@ -57,7 +84,12 @@ class Decoder {
   // Throws std::bad_alloc.
   Outcome run(const Step& step);
   // May be called from any thread; for good.
-  void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
+  void interrupt() {
+    interrupted_.store(true, std::memory_order_relaxed);
+    masks_.shut();
+  }
+  // May be called from any thread: the masks of a step are there, or will never be.
+  void masks_filled(int64_t ticket, bool ok) { masks_.tell(ticket, ok); }
 
  private:
   struct Tiles {
@@ -68,11 +100,12 @@ class Decoder {
     int first, count, shared_chunks, stretches;
   };
   struct Own {  // what each member has for itself
-    Buffer row, states, scratch;
+    Buffer row, states, scratch, counts;
     Tiles tiles;
   };
 
   bool is_valid(const Step& step) const;
+  bool has_valid_rows(const Step& step) const;
   void reserve(const Step& step);
   void plan_blocks(const Step& step, int first, int count);
   void copy_pages(const Step& step);
@@ -84,6 +117,7 @@ class Decoder {
   void feed_forward(const LayerWeights& weights, int member);
   void draw(const Step& step, int member);
   void draw_row(const Step& step, int row, const float* logits, int member);
+  void give_hidden(const Step& step, int member);
 
   template <class Source>
   class Quantised;
@@ -120,6 +154,8 @@ class Decoder {
   std::vector<int> first_draw_;  // of each of them, and one more at the end
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> no_token_{false};
+  std::atomic<bool> no_masks_{false};
+  Gate masks_;
 };
 
 }  // namespace trioserve

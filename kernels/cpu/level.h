@@ -56,7 +56,7 @@ struct Level {
   void (*fold)(float* state, const float* next, int head_dim);
   void (*finish)(const float* state, int head_dim, float* out);
   int64_t (*sampler_scratch)(int32_t vocab);
-  void (*sample)(const float* logits, int32_t vocab, const SamplerRow&, float* scratch, Drawn*,
+  void (*sample)(const float* logits, int32_t vocab, const SamplerRow&, float* scratch, int32_t* counts, Drawn*,
                  int32_t* alternative_ids, double* alternative_log_probabilities);
 };
 

@@ -28,6 +28,7 @@ _OUTCOMES: Final = {
     2: "the logits have no finite maximum",
     3: _NO_MEMORY,
     4: "an id or a position in the step is out of range",
+    5: "a matcher gave no mask",
 }
 
 _FAILURES: Final = {
@@ -60,6 +61,18 @@ class NativeSpec(ctypes.Structure):
     )
 
 
+class NativeChanges(ctypes.Structure):
+    """struct Changes of decoder.h."""
+
+    _fields_ = (
+        *((name, _I32) for name in ("count", "generated_count", "prompt_count", "bias_count", "mask_count")),
+        *((name, _POINTER) for name in ("rows", "presence_penalties", "frequency_penalties", "repetition_penalties")),
+        *((name, _POINTER) for name in ("generated", "generated_starts", "prompts", "prompt_starts")),
+        *((name, _POINTER) for name in ("bias_ids", "bias_starts", "biases", "mask_indices", "masks")),
+        ("mask_ticket", ctypes.c_int64),
+    )
+
+
 class NativeStep(ctypes.Structure):
     """struct Step of decoder.h."""
 
@@ -70,7 +83,10 @@ class NativeStep(ctypes.Structure):
         ),
         *((name, _POINTER) for name in ("copies", "tokens", "positions", "starts", "pages", "page_starts", "shared")),
         *((name, _POINTER) for name in ("row_tokens", "seeds", "counters", "temperatures", "top_ps", "min_ps")),
-        *((name, _POINTER) for name in ("top_ks", "wants_log_probability", "drawn", "log_probabilities", "logits")),
+        *((name, _POINTER) for name in ("top_ks", "wants_log_probability", "targets", "top_starts", "changes")),
+        ("hidden_count", _I32),
+        *((name, _POINTER) for name in ("hidden_tokens", "drawn", "log_probabilities", "top_ids")),
+        *((name, _POINTER) for name in ("top_log_probabilities", "hidden", "logits")),
     )
 
 
@@ -102,6 +118,7 @@ def load_library() -> ctypes.CDLL:
         "decoder_weight_bytes": (ctypes.c_size_t, (_POINTER,)),
         "decoder_run": (_I32, (_POINTER, _POINTER)),
         "decoder_interrupt": (None, (_POINTER,)),
+        "decoder_masks_filled": (None, (_POINTER, ctypes.c_int64, _I32)),
         "row_bytes": (ctypes.c_size_t, (_I32, _I32)),
         "dequantise": (None, (_I32, _POINTER, _I32, _I32, _POINTER)),
         "multiply": (_I32, (ctypes.c_char_p, _I32, _POINTER, _I32, _I32, _POINTER, _I32, _POINTER)),
@@ -213,6 +230,13 @@ class NativeDecoder:
     def interrupt(self) -> None:
         """Make the running step, and any later one, fail soon. Any thread may call it, but not after ``close``."""
         self._library.trioserve_decoder_interrupt(self._decoder)
+
+    def masks_filled(self, ticket: int, *, ok: bool) -> None:
+        """Say that the masks of the step with this ticket are there, or that there will be none and the step fails.
+
+        Tickets ascend from 1. Any thread may call it, but not after ``close``.
+        """
+        self._library.trioserve_decoder_masks_filled(self._decoder, ticket, ok)
 
     def close(self) -> None:
         """Free all memory. Idempotent."""

@@ -54,22 +54,43 @@ INLINE int first_at(const float* values, float value) {
   }
 }
 
+// Divided or multiplied, so that it gets less likely if the penalty is above 1. A penalty near 0 leaves it finite.
+INLINE float repeated(double logit, double penalty) {
+  const double changed = logit > 0.0 ? logit / penalty : logit * penalty;
+  return changed > LARGEST_FLOAT ? LARGEST_FLOAT : (float)changed;
+}
+
+// Applies the penalties. counts: [vocab], all 0 before and after, so that nothing of a row's vocabulary is cleared.
+INLINE void penalise(float* values, const SamplerRow& row, int32_t* counts) {
+  constexpr int32_t DONE = -1;
+  for (int i = 0; i < row.generated_count; i++) counts[row.generated[i]]++;
+  for (int i = 0; i < row.generated_count; i++) {
+    int32_t& count = counts[row.generated[i]];
+    if (count == DONE) continue;
+    float& value = values[row.generated[i]];
+    value = (float)((double)value - (row.presence_penalty + row.frequency_penalty * count));
+    value = repeated(value, row.repetition_penalty);
+    count = DONE;
+  }
+  for (int i = 0; i < row.prompt_count; i++) {
+    int32_t& count = counts[row.prompt[i]];
+    if (count == DONE) continue;
+    float& value = values[row.prompt[i]];
+    value = repeated(value, row.repetition_penalty);
+    count = DONE;
+  }
+  for (int i = 0; i < row.generated_count; i++) counts[row.generated[i]] = 0;
+  for (int i = 0; i < row.prompt_count; i++) counts[row.prompt[i]] = 0;
+}
+
 // Applies penalties, bias and mask. Whether there were any.
-INLINE bool change(float* values, int32_t vocab, const SamplerRow& row) {
-  const bool counts = row.counted && (row.presence_penalty != 0.0 || row.frequency_penalty != 0.0);
-  const bool repeats = row.seen && row.repetition_penalty != 1.0;
-  if (counts)
-    for (int i = 0; i < row.counted; i++) {
-      float& value = values[row.counted_ids[i]];
-      value = (float)((double)value - (row.presence_penalty + row.frequency_penalty * row.counts[i]));
-    }
-  if (repeats)
-    for (int i = 0; i < row.seen; i++) {
-      float& value = values[row.seen_ids[i]];
-      const double x = value;
-      value = (float)(x > 0.0 ? x / row.repetition_penalty : x * row.repetition_penalty);
-    }
-  for (int i = 0; i < row.biased; i++) values[row.bias_ids[i]] += row.biases[i];
+INLINE bool change(float* values, int32_t vocab, const SamplerRow& row, int32_t* counts) {
+  const bool penalised = row.generated_count > 0 || row.prompt_count > 0;
+  if (penalised) penalise(values, row, counts);
+  for (int i = 0; i < row.bias_count; i++) {
+    float& value = values[row.bias_ids[i]];
+    value = (float)((double)value + row.biases[i]);
+  }
   if (row.mask)
     for (int start = 0; start < vocab; start += 32) {
       const uint32_t allowed = row.mask[start / 32];
@@ -79,7 +100,7 @@ INLINE bool change(float* values, int32_t vocab, const SamplerRow& row) {
         values[start + bit] = allowed >> bit & 1 ? value : -INFINITE;
       }
     }
-  return counts || repeats || row.biased || row.mask;
+  return penalised || row.bias_count > 0 || row.mask;
 }
 
 // The sum of the lanes in float64, halves first.
@@ -286,11 +307,12 @@ INLINE int draw(const float* values, int32_t vocab, float most, const SamplerRow
   return pick(weights, sums, whole, uniform(row.seed, row.counter));
 }
 
-// The most likely tokens, of equal ones the lower id first. Missing ones are -1 with log-probability -inf.
-INLINE void most_likely(const float* values, int size, double log_whole, int32_t count, int32_t* ids, double* scores) {
-  for (int i = 0; i < count; i++) ids[i] = -1, scores[i] = -INFINITE;
+// The most likely of `vocab` tokens, of equal ones the lower id first; count: vocab at most.
+INLINE void most_likely(const float* values, int32_t vocab, double log_whole, int32_t count, int32_t* ids,
+                        double* scores) {
   if (count <= 0) return;
-  for (int i = 0; i < size; i += LANES)
+  for (int i = 0; i < count; i++) ids[i] = -1, scores[i] = -INFINITE;
+  for (int i = 0; i < vocab; i += LANES)
     for (uint32_t better = bits(less(all((float)scores[count - 1]), load(values + i))); better; better &= better - 1) {
       const int id = i + __builtin_ctz(better);
       const double score = values[id];
@@ -300,16 +322,20 @@ INLINE void most_likely(const float* values, int size, double log_whole, int32_t
       scores[at] = score;
       ids[at] = id;
     }
+  int found = 0;
+  while (found < count && ids[found] >= 0) found++;
+  for (int id = 0; found < count; id++)
+    if (!(values[id] > -INFINITE)) ids[found++] = id;
   for (int i = 0; i < count; i++) scores[i] -= log_whole;
 }
 
-// Draws one token.
+// Draws one token, or scores one.
 //
-// logits: [vocab]. scratch: sampler_scratch(vocab) floats, aligned to 8 bytes. alternative_ids and
-// alternative_log_probabilities: [row.alternatives], from the most likely token down, of equal ones the lower id first,
-// -1 and -inf where there are no more. They mean nothing if the status isn't 0.
-inline void sample(const float* logits, int32_t vocab, const SamplerRow& row, float* scratch, Drawn* drawn,
-                   int32_t* alternative_ids, double* alternative_log_probabilities) {
+// logits: [vocab]. scratch: sampler_scratch(vocab) floats, aligned to 8 bytes. counts: [vocab], all 0 before and after;
+// null if the row has no penalties. alternative_ids and alternative_log_probabilities: [row.alternatives], from the
+// most likely token down, of equal ones the lower id first. They mean nothing if the logits are NOT_FINITE.
+inline void sample(const float* logits, int32_t vocab, const SamplerRow& row, float* scratch, int32_t* counts,
+                   Drawn* drawn, int32_t* alternative_ids, double* alternative_log_probabilities) {
   const int size = whole_blocks(vocab);
   double* sums = (double*)scratch;
   float* values = scratch + size / BLOCK * 2;
@@ -317,18 +343,22 @@ inline void sample(const float* logits, int32_t vocab, const SamplerRow& row, fl
   memcpy(values, logits, (size_t)vocab * sizeof(float));
   for (int i = vocab; i < size; i++) values[i] = -INFINITE;
 
-  *drawn = {-1, 1, 0.0};
+  *drawn = {-1, DrawStatus::NOT_FINITE, 0.0};
   float most = peak(values, size);
   if (!(most > -INFINITE)) return;  // so that NaN is refused
   double log_whole = 0.0;
   if (row.wants_log_probability || row.alternatives > 0) {
     log_whole = most + __builtin_log(weigh(values, size, most, 1.0f, -INFINITE, weights, sums));
-    most_likely(values, size, log_whole, row.alternatives, alternative_ids, alternative_log_probabilities);
+    most_likely(values, vocab, log_whole, row.alternatives, alternative_ids, alternative_log_probabilities);
   }
-  if (change(values, vocab, row)) most = peak(values, size);
-  if (!(most > -INFINITE)) return;
-  const int token = draw(values, vocab, most, row, weights, sums);
-  *drawn = {token, 0, row.wants_log_probability ? logits[token] - log_whole : 0.0};
+  int token = row.target;
+  if (token < 0) {
+    if (change(values, vocab, row, counts)) most = peak(values, size);
+    drawn->status = DrawStatus::NOTHING_LEFT;
+    if (!(most > -INFINITE)) return;
+    token = draw(values, vocab, most, row, weights, sums);
+  }
+  *drawn = {token, DrawStatus::FINE, row.wants_log_probability ? logits[token] - log_whole : 0.0};
 }
 
 }  // namespace LEVEL

@@ -23,7 +23,9 @@ top_k, then top_p of what is left); transformers puts min_p last, which differs 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,7 @@ from trioserve_kernels.reference.philox import uniform
 
 Logits = npt.NDArray[np.float32]
 Weights = npt.NDArray[np.float64]
+LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 def sample(
@@ -69,10 +72,10 @@ def sample(
 def changed(
     logits: Logits,
     *,
-    counts: Mapping[int, int] | None = None,
+    generated: Sequence[int] = (),
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
-    seen: Collection[int] = (),
+    prompt: Sequence[int] = (),
     repetition_penalty: float = 1.0,
     bias: Mapping[int, float] | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
@@ -80,48 +83,52 @@ def changed(
     """The logits [V] float32 after penalties, bias and mask, in this order; each is rounded to float32.
 
     Args:
-        logits: [V] float32.
-        counts: the tokens generated so far and how often each was; at least once.
+        logits: [V] float32, all finite or -inf.
+        generated: the tokens generated so far, each as often as it was.
         presence_penalty: subtracted from the logit of each of these tokens.
-        frequency_penalty: times the count, subtracted together with it.
-        seen: the tokens of the prompt and of the answer, each once.
-        repetition_penalty: above 0. A positive logit of a seen token is divided by it, any other multiplied.
-        bias: what to add to the logits of which tokens, as float32.
+        frequency_penalty: times how often it is there, subtracted together with it.
+        prompt: the tokens of the prompt, for the repetition penalty.
+        repetition_penalty: above 0. A positive logit of a token that was generated or is in the prompt is divided by
+            it, any other multiplied. What gets too large for float32 becomes the largest number there is.
+        bias: what to add to the logits of which tokens.
         allowed: [V]; the others become -inf.
     """
     result = logits.copy()
-    for token_id, count in (counts or {}).items():
+    for token_id, count in Counter(generated).items():
         result[token_id] = np.float64(result[token_id]) - (presence_penalty + frequency_penalty * count)
-    for token_id in seen:
-        logit = np.float64(result[token_id])
-        result[token_id] = logit / repetition_penalty if logit > 0 else logit * repetition_penalty
+    for token_id in {*generated, *prompt}:
+        logit = float(result[token_id])
+        repeated = logit / repetition_penalty if logit > 0 else logit * repetition_penalty
+        result[token_id] = min(repeated, LARGEST)
     for token_id, addend in (bias or {}).items():
-        result[token_id] += np.float32(addend)
+        result[token_id] = np.float64(result[token_id]) + addend
     if allowed is not None:
         result[~allowed] = -np.inf
     return result
 
 
-def log_probability(logits: Logits, token_id: int) -> float:
-    """The natural logarithm of a token's probability: the softmax of ``logits``, whatever a choice is drawn with.
+def log_probabilities(logits: Logits) -> Weights:
+    """[V] float64: the natural logarithms of the probabilities: the softmax of ``logits``, whatever is drawn with.
 
-    In float64, and summed in vocabulary order: logit - m - log(sum(exp(logits - m))) with the largest logit m.
+    In float64, and summed in vocabulary order: logit - m - log(sum(exp(logits - m))) with the largest logit m. Of a
+    token that is excluded (-inf), it is -inf.
 
     Args:
         logits: [V] float32, as ``sample`` takes them.
-        token_id: 0 to V - 1. Of one that is excluded (-inf), the result is -inf.
     """
     differences = logits.astype(np.float64) - np.float64(logits.max())
-    return float(differences[token_id] - np.log(np.cumsum(np.exp(differences))[-1]))
+    return np.asarray(differences - np.log(np.cumsum(np.exp(differences))[-1]))
+
+
+def log_probability(logits: Logits, token_id: int) -> float:
+    """That of one token, 0 to V - 1."""
+    return float(log_probabilities(logits)[token_id])
 
 
 def most_likely(logits: Logits, count: int) -> list[tuple[int, float]]:
-    """The ``count`` most likely tokens and their log-probabilities, of equal ones the lower id first.
-
-    Fewer, if there are fewer that aren't at -inf.
-    """
-    descending = np.argsort(-logits, kind="stable")[:count]
-    return [(int(i), log_probability(logits, int(i))) for i in descending if logits[i] > -np.inf]
+    """The ``count`` most likely tokens and their log-probabilities, of equal ones the lower id first; V at most."""
+    of_each = log_probabilities(logits)
+    return [(int(i), float(of_each[i])) for i in np.argsort(-logits, kind="stable")[:count]]
 
 
 def filtered_weights(logits: Logits, *, temperature: float, top_p: float, top_k: int, min_p: float) -> Weights:

@@ -186,7 +186,7 @@ def test_each_row_is_drawn_with_its_own_parameters(
         Row(seed=3, temperature=1.5, top_p=0.5),
         Row(seed=4, temperature=2.0, top_k=2),
         Row(seed=5, temperature=2.0, min_p=0.6),
-        *(Row(seed=seed, temperature=1.0, logprobs=True) for seed in range(100, 120)),
+        *(Row(seed=seed, temperature=1.0, logprobs=1) for seed in range(100, 120)),
     ]
     span = Span(tokens=some_tokens(4, 13), pages=range(4), rows=rows)
     for threads in (1, 3):
@@ -195,8 +195,7 @@ def test_each_row_is_drawn_with_its_own_parameters(
         logits = device.logits(make_plan([span]))[12]
         assert result.number == 77
         assert result.token_ids.typecode == "i"
-        fields = [{k: v for k, v in attrs.asdict(row).items() if k != "logprobs"} for row in rows]
-        assert list(result.token_ids) == [sample(logits, position=13, **row) for row in fields]
+        assert list(result.token_ids) == [sample(logits, position=13, **row.drawn_with) for row in rows]
         assert result.token_ids[0] == int(logits.argmax())
         assert len(set(result.token_ids)) > 5
         for row, token, found in zip(rows, result.token_ids, result.logprobs, strict=True):

@@ -116,8 +116,7 @@ def test_each_row_is_drawn_with_its_own_parameters(
     logits = dict(device.logits(make_plan([span])))[12]
     assert result.number == 77
     assert result.token_ids.typecode == "i"
-    drawn_with = [attrs.asdict(row, filter=lambda field, _: field.name != "logprobs") for row in rows]
-    assert list(result.token_ids) == [sample(logits, position=13, **each) for each in drawn_with]
+    assert list(result.token_ids) == [sample(logits, position=13, **row.drawn_with) for row in rows]
     assert result.token_ids[0] == int(logits.argmax())
     assert len(set(result.token_ids)) > 5
     assert not result.logprobs
@@ -128,10 +127,10 @@ def test_a_row_that_asks_is_told_the_log_probability_of_its_token_before_tempera
 ) -> None:
     # FAN-32
     rows = [
-        Row(logprobs=True),
+        Row(logprobs=1),
         Row(seed=1, temperature=1.0),
-        Row(seed=2, temperature=2.0, top_k=3, logprobs=True),
-        Row(seed=3, temperature=0.1, min_p=0.5, logprobs=True),
+        Row(seed=2, temperature=2.0, top_k=3, logprobs=1),
+        Row(seed=3, temperature=0.1, min_p=0.5, logprobs=1),
     ]
     span = Span(tokens=some_tokens(4, 13), pages=range(4), rows=rows)
     device = open_device(tiny)

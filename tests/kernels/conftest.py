@@ -8,7 +8,7 @@ import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ LEVELS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma", "-mf16c"],
 }
+NOT_FINITE, NOTHING_LEFT = 1, 2
+"""Values of DrawStatus."""
 GUARD = 64
 """How many elements on either side of every array are watched."""
 
@@ -41,17 +43,17 @@ class Row(ctypes.Structure):
         ("top_k", ctypes.c_int32),
         ("wants_log_probability", ctypes.c_int32),
         ("alternatives", ctypes.c_int32),
-        ("counted_ids", ctypes.c_void_p),
-        ("counts", ctypes.c_void_p),
-        ("counted", ctypes.c_int32),
-        ("seen_ids", ctypes.c_void_p),
-        ("seen", ctypes.c_int32),
+        ("target", ctypes.c_int32),
+        ("generated", ctypes.c_void_p),
+        ("generated_count", ctypes.c_int32),
+        ("prompt_count", ctypes.c_int32),
+        ("prompt", ctypes.c_void_p),
         ("presence_penalty", ctypes.c_double),
         ("frequency_penalty", ctypes.c_double),
         ("repetition_penalty", ctypes.c_double),
         ("bias_ids", ctypes.c_void_p),
         ("biases", ctypes.c_void_p),
-        ("biased", ctypes.c_int32),
+        ("bias_count", ctypes.c_int32),
         ("mask", ctypes.c_void_p),
     ]
 
@@ -95,32 +97,33 @@ class NativeSampler:
         top_p: float = 1.0,
         top_k: int = 0,
         min_p: float = 0.0,
-        counts: Mapping[int, int] | None = None,
+        generated: Sequence[int] = (),
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
-        seen: list[int] | None = None,
+        prompt: Sequence[int] = (),
         repetition_penalty: float = 1.0,
         bias: Mapping[int, float] | None = None,
         allowed: npt.NDArray[np.bool_] | None = None,
         wants_log_probability: bool = True,
         alternatives: int = 0,
+        target: int = -1,
     ) -> Result:
         vocab = len(logits)
         scratch = Watched(np.full(self._library.sampler_scratch(vocab), np.nan, np.float32))
         row_logits = Watched(logits)
+        counts = Watched(np.zeros(vocab, np.int32))
         ids = Watched(np.full(alternatives, -77, np.int32))
         scores = Watched(np.full(alternatives, np.nan, np.float64))
         inputs = [
             np.array(list(values), dtype)
             for values, dtype in [
-                ((counts or {}).keys(), np.int32),
-                ((counts or {}).values(), np.int32),
-                (seen or [], np.int32),
+                (generated, np.int32),
+                (prompt, np.int32),
                 ((bias or {}).keys(), np.int32),
-                ((bias or {}).values(), np.float32),
+                ((bias or {}).values(), np.float64),
             ]
         ]
-        counted_ids, count_values, seen_ids, bias_ids, biases = (array.ctypes.data for array in inputs)
+        generated_ids, prompt_ids, bias_ids, biases = (array.ctypes.data for array in inputs)
         mask = None if allowed is None else mask_words(allowed)
         row = Row(
             seed=seed,
@@ -131,17 +134,17 @@ class NativeSampler:
             top_k=top_k,
             wants_log_probability=wants_log_probability,
             alternatives=alternatives,
-            counted_ids=counted_ids,
-            counts=count_values,
-            counted=len(inputs[0]),
-            seen_ids=seen_ids,
-            seen=len(inputs[2]),
+            target=target,
+            generated=generated_ids,
+            generated_count=len(generated),
+            prompt_count=len(prompt),
+            prompt=prompt_ids,
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
             repetition_penalty=repetition_penalty,
             bias_ids=bias_ids,
             biases=biases,
-            biased=len(inputs[3]),
+            bias_count=len(bias or {}),
             mask=None if mask is None else mask.ctypes.data,
         )
         drawn = Drawn(-77, -77, np.nan)
@@ -150,14 +153,18 @@ class NativeSampler:
             ctypes.c_int32(vocab),
             ctypes.byref(row),
             scratch.pointer,
+            counts.pointer,
             ctypes.byref(drawn),
             ids.pointer,
             scores.pointer,
         )
-        for watched in (scratch, row_logits, ids, scores):
+        for watched in (scratch, row_logits, counts, ids, scores):
             watched.check()
+        assert not counts.inside.any()
         np.testing.assert_array_equal(row_logits.inside, logits)
-        reported = tuple(zip(ids.inside.tolist(), scores.inside.tolist(), strict=True)) if drawn.status == 0 else ()
+        reported = (
+            tuple(zip(ids.inside.tolist(), scores.inside.tolist(), strict=True)) if drawn.status != NOT_FINITE else ()
+        )
         return Result(drawn.token, drawn.status, drawn.log_probability, reported)
 
 

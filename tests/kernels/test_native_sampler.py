@@ -33,6 +33,7 @@ class Case:
     filters: dict[str, Any] = attrs.field(factory=lambda: {"temperature": 1.0})
     changes: dict[str, Any] = attrs.field(factory=dict)
     alternatives: int = 0
+    target: int = -1
 
     def draw(self, sampler: NativeSampler) -> Result:
         return sampler.sample(
@@ -40,6 +41,7 @@ class Case:
             seed=self.seed,
             position=self.position,
             alternatives=self.alternatives,
+            target=self.target,
             **self.filters,
             **self.changes,
         )
@@ -63,19 +65,23 @@ class Expected:
 
 def check_against_reference(case: Case, result: Result) -> None:
     logits = changed(case.logits, **case.changes)
-    if not np.isfinite(case.logits.max()) or not np.isfinite(logits.max()):
+    if not np.isfinite(case.logits.max()):
         assert (result.token, result.status, result.log_probability) == (-1, 1, 0.0)
         return
+    expected = most_likely(case.logits, case.alternatives)
+    assert [i for i, _ in result.alternatives] == [i for i, _ in expected]
+    assert [p for _, p in result.alternatives] == pytest.approx([p for _, p in expected], rel=0, abs=1e-6)
+    if case.target < 0 and not np.isfinite(logits.max()):
+        assert (result.token, result.status, result.log_probability) == (-1, 2, 0.0)
+        return
     assert result.status == 0
-    if case.filters["temperature"] == 0:
+    if case.target >= 0:
+        assert result.token == case.target
+    elif case.filters["temperature"] == 0:
         assert result.token == int(logits.argmax())
     else:
         Expected(logits, **case.filters).check(result.token, uniform(case.seed, case.position))
     assert result.log_probability == pytest.approx(log_probability(case.logits, result.token), rel=0, abs=1e-6)
-    expected = most_likely(case.logits, case.alternatives)
-    expected += [(-1, -math.inf)] * (case.alternatives - len(expected))
-    assert [i for i, _ in result.alternatives] == [i for i, _ in expected]
-    assert [p for _, p in result.alternatives] == pytest.approx([p for _, p in expected], rel=0, abs=1e-6)
 
 
 def at_all_levels(samplers: dict[str, NativeSampler], case: Case) -> Result:
@@ -105,14 +111,19 @@ def some_ids(rng: np.random.Generator, vocab: int) -> list[int]:
     return [int(i) for i in rng.permutation(vocab)[: rng.integers(1, 40)]]
 
 
+def history(rng: np.random.Generator, vocab: int) -> list[int]:
+    """Tokens in no order, some of them several times."""
+    return [int(i) for i in rng.permutation([i for i in some_ids(rng, vocab) for _ in range(rng.integers(1, 5))])]
+
+
 def random_changes(rng: np.random.Generator, vocab: int) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if rng.random() < 0.5:
-        changes["counts"] = {i: int(rng.integers(1, 5)) for i in some_ids(rng, vocab)}
+        changes["generated"] = history(rng, vocab)
         changes["presence_penalty"] = rng.uniform(-2, 2)
         changes["frequency_penalty"] = rng.uniform(-2, 2)
     if rng.random() < 0.5:
-        changes["seen"] = some_ids(rng, vocab)
+        changes["prompt"] = history(rng, vocab)
         changes["repetition_penalty"] = rng.uniform(0.5, 2)
     if rng.random() < 0.5:
         changes["bias"] = {i: float(rng.choice([-np.inf, -100, 2.5, 7])) for i in some_ids(rng, vocab)}
@@ -140,7 +151,8 @@ def random_case(seed: int, vocab: int, kind: str) -> Case:
         position=int(rng.integers(2**40)),
         filters=random_filters(rng),
         changes=random_changes(rng, vocab),
-        alternatives=int(rng.integers(0, 21)),
+        alternatives=int(rng.integers(0, min(vocab, 20) + 1)),
+        target=int(rng.integers(vocab)) if rng.random() < 0.1 else -1,
     )
 
 
@@ -314,14 +326,24 @@ def test_logits_without_a_finite_maximum_have_their_own_status(
 ) -> None:
     logits = np.full(at + len(bad), -np.inf, np.float32)
     logits[at:] = bad
-    result = native_sampler.sample(logits, temperature=temperature, top_p=0.9, top_k=3, alternatives=3)
+    result = native_sampler.sample(logits, temperature=temperature, top_p=0.9, top_k=3, alternatives=1)
     assert (result.token, result.status, result.log_probability) == (-1, 1, 0.0)
 
 
-def test_a_mask_that_allows_nothing_finite_has_the_same_status(native_sampler: NativeSampler) -> None:
+def test_changes_that_leave_nothing_have_another_and_the_likeliest_tokens_are_told_all_the_same(
+    native_sampler: NativeSampler,
+) -> None:
     logits = np.array([1, 2, -np.inf], np.float32)
-    assert native_sampler.sample(logits, allowed=np.zeros(3, np.bool_)).status == 1
-    assert native_sampler.sample(logits, allowed=np.array([False, False, True])).status == 1
+    for changes in (
+        {"allowed": np.zeros(3, np.bool_)},
+        {"allowed": np.array([False, False, True])},
+        {"allowed": np.array([True, False, False]), "bias": {0: -math.inf}},
+        {"bias": {0: -math.inf, 1: -math.inf}},
+        {"bias": {2: math.inf}},
+    ):
+        result = native_sampler.sample(logits, alternatives=3, **changes)
+        assert (result.token, result.status, result.log_probability) == (-1, 2, 0.0)
+        assert result.alternatives == native_sampler.sample(logits, alternatives=3).alternatives
     assert native_sampler.sample(logits, allowed=np.array([True, False, False])).token == 0
 
 

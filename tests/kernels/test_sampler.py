@@ -206,21 +206,21 @@ def test_the_logits_are_left_as_they_were() -> None:
 
 
 def test_presence_and_frequency_penalties_are_of_generated_tokens_only() -> None:
-    result = changed(logits_of([1, 1, 1]), counts={0: 1, 2: 3}, presence_penalty=0.5, frequency_penalty=0.25)
+    result = changed(logits_of([1, 1, 1]), generated=[2, 0, 2, 2], presence_penalty=0.5, frequency_penalty=0.25)
     assert result.tolist() == [0.25, 1, -0.25]
 
 
 def test_the_repetition_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
-    result = changed(logits_of([3, -3, 3, 0, -np.inf]), seen=[0, 1, 3, 4], repetition_penalty=2.0)
+    result = changed(logits_of([3, -3, 3, 0, -np.inf]), prompt=[0, 1, 3, 4, 0], repetition_penalty=2.0)
     assert result.tolist() == [1.5, -6, 3, 0, -np.inf]
 
 
 def test_penalties_come_before_the_bias_and_the_mask_last() -> None:
     result = changed(
         logits_of([4, 4, 4]),
-        counts={0: 2},
+        generated=[0, 0],
         frequency_penalty=1.0,
-        seen=[0, 1],
+        prompt=[0, 1, 1],
         repetition_penalty=2.0,
         bias={0: 10, 2: 100},
         allowed=np.array([True, True, False]),
@@ -230,7 +230,7 @@ def test_penalties_come_before_the_bias_and_the_mask_last() -> None:
 
 def test_what_changes_nothing_changes_nothing() -> None:
     logits = logits_of([1, -2])
-    assert changed(logits).tolist() == changed(logits, counts={0: 3}, seen=[1]).tolist() == [1, -2]
+    assert changed(logits).tolist() == changed(logits, generated=[0, 0, 0], prompt=[1]).tolist() == [1, -2]
 
 
 def test_changes_are_made_to_a_copy() -> None:
@@ -251,7 +251,8 @@ def test_log_probabilities_are_natural_logarithms() -> None:
 def test_the_most_likely_tokens_are_ordered_and_equal_ones_by_id() -> None:
     logits = logits_of([1, 2, -np.inf, 2, 0])
     assert [i for i, _ in most_likely(logits, 3)] == [1, 3, 0]
-    assert [i for i, _ in most_likely(logits, 9)] == [1, 3, 0, 4]
+    assert [i for i, _ in most_likely(logits, 9)] == [1, 3, 0, 4, 2]
+    assert most_likely(logits, 5)[4] == (2, -math.inf)
     assert most_likely(logits, 1) == [(1, log_probability(logits, 1))]
     assert most_likely(logits, 0) == []
 

@@ -9,8 +9,8 @@ prompt was cut into spans, in whichever pages it lies, with any number of thread
 
 from __future__ import annotations
 
+import itertools
 import threading
-from array import array
 from typing import Final
 
 import numpy as np
@@ -23,8 +23,6 @@ from trioserve_kernels.cpu.library import (
     NativeError,
     NativeMemoryError,
     NativeSpec,
-    NativeStep,
-    address,
     levels,
     load_library,
 )
@@ -32,6 +30,8 @@ from trioserve_kernels.cpu.library import (
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.frequencies import rope_frequencies
 from trioserve.device.limits import check_memory, resolve_context_length
+from trioserve.device.masks import MaskFiller, MaskJob, distinct, new_masks
+from trioserve.device.native_step import Results, native_changes, native_step
 from trioserve.errors import DeviceError, ParamError
 from trioserve.model.loaded import LoadedModel
 from trioserve.model.spec import DecoderSpec
@@ -71,8 +71,10 @@ class CpuDevice:
     def __init__(self, decoder: NativeDecoder, info: DeviceInfo) -> None:
         self._decoder: NativeDecoder | None = decoder
         self._info = info
-        # interrupt() may come from any thread at any time, also while the decoder is being closed
+        # interrupt(), or masks, may come from another thread at any time, also while the decoder is being closed
         self._lock = threading.Lock()
+        self._filler = MaskFiller()
+        self._tickets = itertools.count(1)
 
     @classmethod
     def load(
@@ -120,6 +122,7 @@ class CpuDevice:
             free_rows=FREE_ROWS,
             weight_bytes=decoder.weight_bytes,
             kv_bytes=kv_bytes,
+            embedding_dim=spec.embedding_dim,
         )
         return cls(decoder, info)
 
@@ -154,43 +157,37 @@ class CpuDevice:
             if self._decoder is not None:
                 self._decoder.close()
                 self._decoder = None
+            self._filler.close()
 
     def _run(self, plan: StepPlan, logits: npt.NDArray[np.float32] | None) -> StepResult:
         assert self._decoder is not None, "the device is closed"
-        spans, rows = plan.spans, plan.rows
-        count = len(rows.tokens)
-        drawn, logprobs = array("i", bytes(4 * count)), array("d", bytes(8 * count))
-        step = NativeStep(
-            copy_count=len(plan.copies) // 2,
-            span_count=len(spans.starts) - 1,
-            token_count=len(spans.tokens),
-            group_count=len(plan.shared) // 3,
-            row_count=count,
-            page_entry_count=len(spans.pages),
-            copies=address(plan.copies),
-            tokens=address(spans.tokens),
-            positions=address(spans.positions),
-            starts=address(spans.starts),
-            pages=address(spans.pages),
-            page_starts=address(spans.page_starts),
-            shared=address(plan.shared),
-            row_tokens=address(rows.tokens),
-            seeds=address(rows.seeds),
-            counters=address(rows.counters),
-            temperatures=address(rows.temperatures),
-            top_ps=address(rows.top_ps),
-            min_ps=address(rows.min_ps),
-            top_ks=address(rows.top_ks),
-            wants_log_probability=address(rows.logprobs),
-            drawn=address(drawn),
-            log_probabilities=address(logprobs),
-            logits=None if logits is None else logits.ctypes.data,
-        )
+        changes, job = None, None
+        if plan.rows.changes.rows:
+            matchers, mask_indices = distinct(plan.rows.changes.matchers)
+            masks, ticket = new_masks(len(matchers), self._info.vocab_size), next(self._tickets)
+            changes = native_changes(plan.rows.changes, mask_indices, masks, ticket)
+            job = MaskJob(matchers, masks, lambda job: self._tell_masks(ticket, ok=job.error is None))
+        results = Results.of(plan, vocab_size=self._info.vocab_size, embedding_dim=self._info.embedding_dim)
+        step = native_step(plan, results, changes=changes, logits=logits)
+        if job is not None and job.matchers:
+            self._filler.submit(job)
         try:
             self._decoder.run(step)
         except NativeError as error:
+            if job is not None and job.error is not None:
+                raise DeviceError(f"Step {plan.number} failed: a matcher gave no mask.") from job.error
             raise DeviceError(f"Step {plan.number} failed: {error}.") from error
-        return StepResult(plan.number, drawn, logprobs if any(rows.logprobs) else array("d"))
+        finally:
+            if job is not None:
+                job.abandoned = True
+        if not np.isfinite(results.hidden).all():
+            raise DeviceError(f"Step {plan.number} failed: a hidden state is not finite.")
+        return results.result(plan)
+
+    def _tell_masks(self, ticket: int, *, ok: bool) -> None:
+        with self._lock:
+            if self._decoder is not None:
+                self._decoder.masks_filled(ticket, ok=ok)
 
 
 def _new_decoder(spec: DecoderSpec, page_count: int, threads: int, level: str | None) -> tuple[NativeDecoder, str]:

@@ -12,23 +12,23 @@ from __future__ import annotations
 
 import math
 import threading
-from array import array
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from trioserve_kernels.reference.sampler import log_probability, sample
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.decoder import TILE, Decoder, Tile
 from trioserve.device.limits import resolve_context_length
 from trioserve.device.pages import KVPages
+from trioserve.device.rows import check_ids, draw_rows
 from trioserve.errors import DeviceError
 from trioserve.model.loaded import LoadedModel
 from trioserve.step import SpanArrays, StepPlan, StepResult
 
+Floats = npt.NDArray[np.float32]
 FLOAT32_BYTES = 4
 
 
@@ -78,6 +78,7 @@ class ReferenceDevice:
             page_size=page_size,
             page_count=page_count,
             batch_tokens=4 * TILE,
+            embedding_dim=spec.embedding_dim,
         )
         # first, since it may be refused
         pages = KVPages(spec, page_count, page_size, device)
@@ -96,34 +97,23 @@ class ReferenceDevice:
 
         Raises:
             DeviceError: it was interrupted.
-            FloatingPointError: logits are not finite numbers.
+            FloatingPointError: logits or hidden states are not finite numbers.
+            IndexError: a token id is not in the vocabulary.
         """
-        logits, rows = self.logits(plan), plan.rows
-        drawn = [
-            sample(
-                logits[token],
-                seed=rows.seeds[r],
-                position=rows.counters[r],
-                temperature=rows.temperatures[r],
-                top_p=rows.top_ps[r],
-                top_k=rows.top_ks[r],
-                min_p=rows.min_ps[r],
-            )
-            for r, token in enumerate(rows.tokens)
-        ]
-        if not any(rows.logprobs):
-            return StepResult(plan.number, array("i", drawn))
-        logprobs = [
-            log_probability(logits[token], token_id) if wanted else math.nan
-            for token, token_id, wanted in zip(rows.tokens, drawn, rows.logprobs, strict=True)
-        ]
-        return StepResult(plan.number, array("i", drawn), array("d", logprobs))
+        check_ids(plan, self._info.vocab_size)
+        logits, hidden = self._compute(plan)
+        return draw_rows(plan, logits, hidden)
 
-    def logits(self, plan: StepPlan) -> dict[int, npt.NDArray[np.float32]]:
+    def logits(self, plan: StepPlan) -> dict[int, Floats]:
         """Run a step up to its logits: [V] for each token that a row is drawn from, by its index in the plan.
 
         Raises: as ``run``.
         """
+        logits, _ = self._compute(plan)
+        return logits
+
+    def _compute(self, plan: StepPlan) -> tuple[dict[int, Floats], list[memoryview]]:
+        """The logits, and the hidden states of the result."""
         assert self._decoder is not None, "the device is closed"
         assert self._pages is not None
         if self._threads is not None:
@@ -134,18 +124,21 @@ class ReferenceDevice:
         with torch.inference_mode():
             for source, target in zip(plan.copies[::2], plan.copies[1::2], strict=True):
                 self._pages.copy(source, target)
-            hidden = []
+            tiles = []
             for tile in self._tiles(plan.spans, self._pages):
-                hidden.append(self._decoder.hidden(tile, self._pages))
+                tiles.append(self._decoder.hidden(tile, self._pages))
                 self._check_interrupt()
-            if not wanted:
-                return {}
-            logits = self._decoder.logits(torch.cat(hidden)[wanted]).numpy(force=True)
-        for token, row in zip(wanted, logits, strict=True):
-            if not np.isfinite(row).all():
-                position = plan.spans.positions[token]
-                raise FloatingPointError(f"Step {plan.number}: the logits at position {position} are not finite.")
-        return dict(zip(wanted, logits, strict=True))
+            if not tiles:
+                return {}, []
+            states = torch.cat(tiles)
+            logits = self._decoder.logits(states[wanted]).numpy(force=True) if wanted else ()
+            hidden = states[list(plan.hidden)].numpy(force=True)
+        for name, tokens, values in (("logits", wanted, logits), ("hidden states", plan.hidden, hidden)):
+            for token, row in zip(tokens, values, strict=True):
+                if not np.isfinite(row).all():
+                    position = plan.spans.positions[token]
+                    raise FloatingPointError(f"Step {plan.number}: the {name} at position {position} are not finite.")
+        return dict(zip(wanted, logits, strict=True)), [memoryview(state) for state in hidden]
 
     def interrupt(self) -> None:
         self._interrupted.set()

@@ -169,9 +169,8 @@ void sampler(int threads) {
       row.seed = 1;
       row.temperature = 1.0;
       row.top_p = filtered ? 0.9 : 1.0;
-      row.repetition_penalty = 1.0;
       Drawn drawn;
-      sample(logits[thread].data(), VOCABULARY, row, scratch[thread].data(), &drawn, nullptr, nullptr);
+      sample(logits[thread].data(), VOCABULARY, row, scratch[thread].data(), nullptr, &drawn, nullptr, nullptr);
       asm volatile("" : : "m"(drawn));
     });
   }

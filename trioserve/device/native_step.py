@@ -1,0 +1,151 @@
+"""A StepPlan as the native library takes it, and where its results go.
+
+Owns: the conversion, and the lengths of all arrays. Must not know: what the library does with them. What the numbers in
+them are is checked by the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from trioserve_kernels.cpu.library import NativeChanges, NativeStep, address
+
+from trioserve.device.masks import Masks
+from trioserve.step import ChangeArrays, RowArrays, StepPlan, StepResult
+
+Floats = npt.NDArray[np.float32]
+
+
+@attrs.frozen(eq=False)
+class Results:
+    """Where a native step writes, and what it writes for whom."""
+
+    drawn: array[int]
+    logprobs: array[float]
+    top_starts: npt.NDArray[np.int32] | None
+    """[R + 1] row r has top_ids[top_starts[r] : top_starts[r + 1]]; None: no row wants any."""
+    top_ids: array[int]
+    top_logprobs: array[float]
+    hidden: Floats
+
+    @classmethod
+    def of(cls, plan: StepPlan, *, vocab_size: int, embedding_dim: int) -> Results:
+        rows = plan.rows
+        count = len(rows.tokens)
+        starts, total = None, 0
+        if max(rows.logprobs, default=0) > 1:
+            starts = np.zeros(count + 1, np.int32)
+            np.cumsum(np.clip(np.asarray(rows.logprobs) - 1, 0, vocab_size), out=starts[1:])
+            total = int(starts[-1])
+        return cls(
+            drawn=array("i", bytes(4 * count)),
+            logprobs=array("d", bytes(8 * count)),
+            top_starts=starts,
+            top_ids=array("i", bytes(4 * total)),
+            top_logprobs=array("d", bytes(8 * total)),
+            hidden=np.empty((len(plan.hidden), embedding_dim), np.float32),
+        )
+
+    def result(self, plan: StepPlan) -> StepResult:
+        logprobs = self.logprobs if any(plan.rows.logprobs) else array("d")
+        hidden = [memoryview(state) for state in self.hidden]
+        return StepResult(plan.number, self.drawn, logprobs, self.top_ids, self.top_logprobs, hidden)
+
+
+def native_step(
+    plan: StepPlan, results: Results, *, changes: NativeChanges | None = None, logits: Floats | None = None
+) -> NativeStep:
+    """The step, which refers to the memory of all arguments.
+
+    Args:
+        plan: the plan.
+        results: those of the plan.
+        changes: the plan's, see ``native_changes``; None: it has none.
+        logits: [R, V] where the logits of the rows go; None: nowhere.
+    """
+    spans, rows = plan.spans, plan.rows
+    _check_rows(rows)
+    return NativeStep(
+        copy_count=len(plan.copies) // 2,
+        span_count=len(spans.starts) - 1,
+        token_count=len(spans.tokens),
+        group_count=len(plan.shared) // 3,
+        row_count=len(rows.tokens),
+        page_entry_count=len(spans.pages),
+        copies=address(plan.copies),
+        tokens=address(spans.tokens),
+        positions=address(spans.positions),
+        starts=address(spans.starts),
+        pages=address(spans.pages),
+        page_starts=address(spans.page_starts),
+        shared=address(plan.shared),
+        row_tokens=address(rows.tokens),
+        seeds=address(rows.seeds),
+        counters=address(rows.counters),
+        temperatures=address(rows.temperatures),
+        top_ps=address(rows.top_ps),
+        min_ps=address(rows.min_ps),
+        top_ks=address(rows.top_ks),
+        wants_log_probability=address(rows.logprobs),
+        targets=address(rows.targets) if rows.targets else None,
+        top_starts=None if results.top_starts is None else results.top_starts.ctypes.data,
+        changes=None if changes is None else ctypes.addressof(changes),
+        hidden_count=len(plan.hidden),
+        hidden_tokens=address(plan.hidden),
+        drawn=address(results.drawn),
+        log_probabilities=address(results.logprobs),
+        top_ids=address(results.top_ids),
+        top_log_probabilities=address(results.top_logprobs),
+        hidden=results.hidden.ctypes.data,
+        logits=None if logits is None else logits.ctypes.data,
+    )
+
+
+def native_changes(changes: ChangeArrays, mask_indices: array[int], masks: Masks, mask_ticket: int) -> NativeChanges:
+    """The changes, which refer to the memory of all arguments.
+
+    Args:
+        changes: the changes of C rows.
+        mask_indices: [C] which of the masks each has; -1: none.
+        masks: [M, words] they may be filled while the step runs.
+        mask_ticket: what the decoder is told once they are.
+    """
+    _check_changes(changes)
+    return NativeChanges(
+        count=len(changes.rows),
+        generated_count=len(changes.generated),
+        prompt_count=len(changes.prompts),
+        bias_count=len(changes.bias_ids),
+        mask_count=len(masks),
+        rows=address(changes.rows),
+        presence_penalties=address(changes.presence_penalties),
+        frequency_penalties=address(changes.frequency_penalties),
+        repetition_penalties=address(changes.repetition_penalties),
+        generated=address(changes.generated),
+        generated_starts=address(changes.generated_starts),
+        prompts=address(changes.prompts),
+        prompt_starts=address(changes.prompt_starts),
+        bias_ids=address(changes.bias_ids),
+        bias_starts=address(changes.bias_starts),
+        biases=address(changes.biases),
+        mask_indices=address(mask_indices),
+        masks=masks.ctypes.data,
+        mask_ticket=mask_ticket,
+    )
+
+
+def _check_rows(rows: RowArrays) -> None:
+    assert not rows.targets or len(rows.targets) == len(rows.tokens), "targets are given for some rows only"
+
+
+def _check_changes(changes: ChangeArrays) -> None:
+    count = len(changes.rows)
+    for name in ("presence_penalties", "frequency_penalties", "repetition_penalties", "matchers"):
+        assert len(getattr(changes, name)) == count, f"there are {count} changes, but not so many {name}"
+    for name in ("generated_starts", "prompt_starts", "bias_starts"):
+        assert len(getattr(changes, name)) == count + 1, f"there are {count} changes, but {name} are not one more"
+    assert len(changes.bias_ids) == len(changes.biases), "there are not as many biases as bias_ids"
