@@ -156,7 +156,8 @@ class StepResult:
     number: int
     """That of the plan."""
     token_ids: array[int]
-    """[R] "i" each row's token: the one drawn, or its target."""
+    """[R] "i" each row's token: the one drawn, or its target; -1 if the row's changes leave none that could be drawn.
+    The log-probability is minus infinity then."""
     logprobs: array[float] = attrs.field(factory=_doubles)
     """[R] "d" natural logarithm of the token's probability, NaN for rows that did not ask; empty if none did.
 
