@@ -16,7 +16,10 @@ from trioserve.engine.engine import Engine
 from trioserve.errors import EngineStoppingError, GenerationError, InternalError, QueueFullError, TrioserveError
 from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
-from trioserve.web.routes import Routes, given_request_id, json_response
+from trioserve.web.routes.cancelling import Cancelling
+from trioserve.web.routes.generating import Generating
+from trioserve.web.routes.looking import Looking
+from trioserve.web.routes.service import Service, given_request_id, json_response
 from trioserve.wire.errors import error_body, http_error_body
 
 logger = logging.getLogger(__name__)
@@ -27,21 +30,10 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
     app = QuartTrio("trioserve", static_folder=None)
     metrics = Metrics(engine)
     engine.add_observer(metrics)
-    routes = Routes(engine, options, metrics)
-    for path, method, handler in (
-        ("/health", "GET", routes.health),
-        ("/version", "GET", routes.version),
-        ("/metrics", "GET", routes.scrape),
-        ("/openapi.json", "GET", routes.openapi),
-        ("/v1/engine", "GET", routes.snapshot),
-        ("/v1/models", "GET", routes.models),
-        ("/v1/models/<path:name>", "GET", routes.model),
-        ("/v1/chat/completions", "POST", routes.chat_completions),
-        ("/v1/completions", "POST", routes.completions),
-        ("/v1/requests/<path:name>", "DELETE", routes.cancel_request),
-        ("/v1/requests/<path:name>/choices/<int:index>", "DELETE", routes.cancel_choice),
-    ):
-        app.add_url_rule(path, handler.__name__, handler, methods=[method])
+    service = Service.of(engine, options, metrics)
+    for theme in (Looking(service), Generating(service), Cancelling(service)):
+        for rule in theme.rules:
+            app.add_url_rule(rule.path, rule.handler.__name__, rule.handler, methods=[rule.method])
     app.register_error_handler(TrioserveError, refuse)
     app.register_error_handler(HTTPException, refuse_http)
     app.register_error_handler(Exception, fail)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
 from trioserve.engine.generation import Generation
 from trioserve.errors import EngineStoppingError, InternalError, TrioserveError
-from trioserve.wire.answer import AnswerBuilder
-from trioserve.wire.chunks import PING, ChunkBuilder, error_event
+from trioserve.events import Event
+from trioserve.wire.chunks import PING
 
 # One batch being written and one ready. More would only be memory between a slow reader and the scheduler.
 WIRE_BATCHES = 2
@@ -26,7 +27,30 @@ WIRE_BATCHES = 2
 logger = logging.getLogger(__name__)
 
 
-async def fold(generation: Generation, builder: AnswerBuilder) -> bytes:
+class AnswerMaker(Protocol):
+    """Makes one answer of all events: ``feed`` for each, then ``answer``."""
+
+    def feed(self, event: Event) -> None: ...
+
+    def answer(self) -> bytes: ...
+
+
+class ChunkMaker(Protocol):
+    """Makes a stream of events: ``start``, ``feed`` for each, then ``end``, each returning complete frames to write.
+
+    A stream that fails half way gets ``fail`` in place of the rest.
+    """
+
+    def start(self) -> bytes: ...
+
+    def feed(self, event: Event) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+    def fail(self, error: TrioserveError) -> bytes: ...
+
+
+async def fold(generation: Generation, builder: AnswerMaker) -> bytes:
     """The whole answer of an entered generation."""
     async for event in generation:
         builder.feed(event)
@@ -35,7 +59,7 @@ async def fold(generation: Generation, builder: AnswerBuilder) -> bytes:
 
 async def pump(
     block: Generation,
-    make_builder: Callable[[Generation], ChunkBuilder],
+    make_builder: Callable[[Generation], ChunkMaker],
     wire: trio.MemorySendChannel[bytes],
     scope: trio.CancelScope,
     ping_interval: float,
@@ -70,11 +94,11 @@ async def pump(
                 raise
             if isinstance(error, InternalError):
                 logger.error("request %s failed", block.request_id, exc_info=error)
-            await wire.send(error_event(error))
+            await wire.send(builder.fail(error))
 
 
 async def _send_events(
-    generation: Generation, builder: ChunkBuilder, wire: trio.MemorySendChannel[bytes], ping_interval: float
+    generation: Generation, builder: ChunkMaker, wire: trio.MemorySendChannel[bytes], ping_interval: float
 ) -> None:
     batch = builder.start()
     while True:
@@ -87,7 +111,7 @@ async def _send_events(
             return
 
 
-async def _next_batch(generation: Generation, builder: ChunkBuilder, ping_interval: float) -> bytes:
+async def _next_batch(generation: Generation, builder: ChunkMaker, ping_interval: float) -> bytes:
     """The chunks of all events that are there, after waiting for the first; a comment line after a long silence."""
     with trio.move_on_after(ping_interval) as silence:
         parts = [builder.feed(await generation.receive())]

@@ -24,7 +24,7 @@ _DONE: Final = b"data: [DONE]\n\n"
 class ChunkBuilder:
     """Makes the bytes of one stream: ``start``, ``feed`` for every event, ``end``, each returning frames to write.
 
-    A stream that fails half way gets ``error_event`` in place of the rest.
+    A stream that fails half way gets ``fail`` in place of the rest.
     """
 
     def __init__(self, head: Head, *, include_usage: bool, continuous_usage: bool) -> None:
@@ -91,6 +91,10 @@ class ChunkBuilder:
         if not self._include_usage:
             return _DONE
         return _frame(self._opening + b'],"usage":' + json_line(usage) + b"}") + _DONE
+
+    def fail(self, error: BaseException) -> bytes:
+        """What takes the place of the rest when the request fails after its headers (FAN-28)."""
+        return error_event(error)
 
     def _text_chunk(self, index: int, text: str) -> bytes:
         return self._before_text[index] + json_line(text) + self._after_text + self._usage(index) + b"}\n\n"
