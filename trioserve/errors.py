@@ -17,6 +17,7 @@ The tree follows what a caller does about an error, not where it happens::
       DeviceError                  the device failed, which ends the engine
       GenerationError(request_id)  this request failed; others did not
         ChoiceFailedError(index)
+      StructureError               a choice can't be what it was to be
       ModelError                   a model can't be found, fetched or read: nothing was loaded
       InternalError                a bug of ours: please report it
       InvariantError               ... found by one of our own checks
@@ -140,6 +141,10 @@ class ChoiceFailedError(GenerationError):
         self.index = index
 
 
+class StructureError(TrioserveError):
+    """A choice can't go on as it must: no token may follow, or a limit was reached half way."""
+
+
 class ModelError(TrioserveError):
     """A model is unknown, or its files can't be fetched, are broken or unsupported. The message is one line."""
 
@@ -172,6 +177,7 @@ ERRORS: Final[dict[type[TrioserveError], ErrorRow]] = {
     EngineFailedError: ErrorRow(500, "server_error", "engine_failed"),
     DeviceError: ErrorRow(500, "server_error", "device_failed"),
     GenerationError: ErrorRow(500, "server_error", "generation_failed"),
+    StructureError: ErrorRow(500, "server_error", "structure_failed"),
     ModelError: ErrorRow(500, "server_error", "model_error"),
     InternalError: ErrorRow(500, "server_error", "internal_error"),
     TrioserveError: ErrorRow(500, "server_error", "internal_error"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ from trioserve.events import TokenLogprob
 from trioserve.sched.commit import Admitted, Delivery
 from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.state import SchedulerOptions, SchedulerState
-from trioserve.step import StepPlan, StepResult
+from trioserve.step import ChangeArrays, StepPlan, StepResult
 
 VOCABULARY = 7
 STOP_ID = 6
@@ -26,6 +26,14 @@ GENESIS = 1
 def extend(content: int, token: int) -> int:
     """What a page slot holds besides the token: a digest of all tokens up to it, as real keys and values are."""
     return zlib.crc32(token.to_bytes(4, "little"), content)
+
+
+def content_of(tokens: Sequence[int]) -> int:
+    """The digest of tokens."""
+    content = GENESIS
+    for token in tokens:
+        content = extend(content, token)
+    return content
 
 
 def draw(seed: int, position: int, content: int) -> int:
@@ -38,17 +46,99 @@ def score(seed: int, position: int, token: int) -> float:
     return -zlib.crc32(token.to_bytes(4, "little") + position.to_bytes(8, "little"), seed) / 2**32
 
 
+def likeliest(content: int, count: int) -> list[tuple[int, float]]:
+    """The likeliest tokens after a content, and how likely they are."""
+    return [((content + place) % VOCABULARY, -float(place)) for place in range(count)]
+
+
+@attrs.define(eq=False)
+class Ladder:
+    """A Matcher: after s tokens those with (token + s) % 3 == 0 are forbidden, and after ``rungs`` all is complete."""
+
+    rungs: int
+    climbed: int = 0
+
+    def fill_mask(self, mask: memoryview) -> None:
+        mask[0] = sum(1 << token for token in range(VOCABULARY) if (token + self.climbed) % 3)
+
+    def advance(self, token_id: int) -> bool:
+        assert (token_id + self.climbed) % 3, "a token was drawn that the mask forbids"
+        self.climbed += 1
+        return self.climbed == self.rungs
+
+    def copy(self) -> Ladder:
+        return Ladder(self.rungs, self.climbed)
+
+
+@attrs.frozen
+class Change:
+    """What changes the logits of one row, in a form that can be compared."""
+
+    penalties: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    generated: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()
+    biases: tuple[tuple[int, float], ...] = ()
+    mask: int = -1
+
+    @classmethod
+    def of(cls, changes: ChangeArrays, c: int) -> Change:
+        matcher, mask = changes.matchers[c], array("I", [0])
+        if matcher is not None:
+            matcher.fill_mask(memoryview(mask))
+
+        def own(values: array, starts: array) -> tuple:
+            return tuple(values[starts[c] : starts[c + 1]])
+
+        biases = zip(own(changes.bias_ids, changes.bias_starts), own(changes.biases, changes.bias_starts), strict=True)
+        return cls(
+            (changes.presence_penalties[c], changes.frequency_penalties[c], changes.repetition_penalties[c]),
+            own(changes.generated, changes.generated_starts),
+            own(changes.prompts, changes.prompt_starts),
+            tuple(sorted(biases)),
+            -1 if matcher is None else mask[0],
+        )
+
+    @classmethod
+    def expected(cls, spec: ChoiceSpec, prompt: Sequence[int], tokens: Sequence[int], matcher: Ladder | None) -> Change:
+        """What the next token of a choice is drawn with, from its spec: the oracle."""
+        penalties = (spec.presence_penalty, spec.frequency_penalty, spec.repetition_penalty)
+        biases = dict(spec.biases)
+        if len(tokens) < spec.min_tokens:
+            biases |= dict.fromkeys(spec.stop_ids, -math.inf)
+        mask = array("I", [0])
+        if matcher is not None:
+            matcher.fill_mask(memoryview(mask))
+        return cls(
+            penalties,
+            tuple(tokens) if penalties != (0.0, 0.0, 1.0) else (),
+            tuple(prompt) if spec.repetition_penalty != 1.0 else (),
+            tuple(sorted(biases.items())),
+            -1 if matcher is None else mask[0],
+        )
+
+    def draw(self, seed: int, position: int, content: int) -> int:
+        """The token that is drawn with the change: another one with any other change."""
+        banned = {token for token, bias in self.biases if bias == -math.inf}
+        allowed = [t for t in range(VOCABULARY) if t not in banned and self.mask >> t & 1]
+        if self == Change():
+            return draw(seed, position, content)
+        digest = zlib.crc32(repr((self.penalties, self.generated, self.prompt, self.biases)).encode())
+        return allowed[draw(seed, position, content ^ digest) % len(allowed)] if allowed else -1
+
+
 def alone(prompt: Sequence[int], spec: ChoiceSpec, capacity: int) -> tuple[tuple[int, ...], str]:
     """The tokens of a choice that nothing disturbs, and why it ends: the oracle."""
-    content = GENESIS
-    for token in prompt:
-        content = extend(content, token)
+    content = content_of(prompt)
     tokens: list[int] = []
+    matcher = spec.matcher.copy() if isinstance(spec.matcher, Ladder) else None
+    if spec.max_tokens == 0:
+        return (), "length"
     while True:
-        token = draw(spec.seed, len(prompt) + len(tokens), content)
+        change = Change.expected(spec, prompt, tokens, matcher)
+        token = change.draw(spec.seed, len(prompt) + len(tokens), content)
         content = extend(content, token)
         tokens.append(token)
-        if token in spec.stop_ids:
+        if token in spec.stop_ids or (matcher is not None and matcher.advance(token)):
             return tuple(tokens), "stop"
         if len(tokens) == min(spec.max_tokens, capacity - len(prompt)):
             return tuple(tokens), "length"
@@ -74,11 +164,18 @@ class PagedDevice:
         self._check_shared(plan, tables)
         rows = plan.rows
         per_row = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps, rows.logprobs)
-        assert {len(each) for each in per_row} == {len(rows.tokens)}
+        assert {len(each) for each in per_row} <= {len(rows.tokens)}
+        assert len(rows.targets) in {0, len(rows.tokens)}
+        assert list(rows.changes.rows) == sorted(set(rows.changes.rows))
+        changes = {row: Change.of(rows.changes, c) for c, row in enumerate(rows.changes.rows)}
         drawn = [
-            draw(seed, counter, contents[token])
-            for token, seed, counter in zip(rows.tokens, rows.seeds, rows.counters, strict=True)
+            changes.get(r, Change()).draw(seed, counter, contents[token])
+            for r, (token, seed, counter) in enumerate(zip(rows.tokens, rows.seeds, rows.counters, strict=True))
         ]
+        for r, target in enumerate(rows.targets):
+            if target >= 0:
+                assert r not in changes
+                drawn[r] = target
         for token, counter in zip(rows.tokens, rows.counters, strict=True):
             assert counter == plan.spans.positions[token] + 1
         if not any(rows.logprobs):
@@ -87,7 +184,18 @@ class PagedDevice:
             score(seed, counter, token) if wanted else math.nan
             for seed, counter, token, wanted in zip(rows.seeds, rows.counters, drawn, rows.logprobs, strict=True)
         ]
-        return StepResult(plan.number, array("i", drawn), array("d", logprobs))
+        top = [
+            pair
+            for token, wanted in zip(rows.tokens, rows.logprobs, strict=True)
+            for pair in likeliest(contents[token], wanted - 1)
+        ]
+        return StepResult(
+            plan.number,
+            array("i", drawn),
+            array("d", logprobs),
+            array("i", [token for token, _ in top]),
+            array("d", [logprob for _, logprob in top]),
+        )
 
     def page(self, page: int) -> list[tuple[int, int] | None]:
         return self.memory.setdefault(page, [None] * self.page_size)
@@ -155,6 +263,8 @@ class Told:
     admitted: Admitted | None = None
     tokens: list[int] = attrs.field(factory=list)
     logprobs: list[TokenLogprob] = attrs.field(factory=list)
+    prompt_wanted: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     accepted: int = 0
     rejected: int = 0
     finish: str | None = None
@@ -166,6 +276,7 @@ class Arrival:
     """A group as it came: what has to be known to see that nothing starves."""
 
     uids: list[Uid]
+    priority: int = 0
     overtaken: float | None = None
     """When a later one was first admitted before it."""
 
@@ -242,10 +353,21 @@ class Simulation:
         name: str | None = None,
         prompt_lookup: bool = True,
         prediction: Sequence[int] | None = None,
+        prompt_logprobs: int = 0,
+        priority: int = 0,
+        cache_salt: bytes = b"",
+        **values: object,
     ) -> list[Uid]:
-        """Choices ``name.0`` to ``name.n-1``; names are g0, g1, ... by default. Every other asks for log-probabilities."""
+        """Choices ``name.0`` to ``name.n-1``; names are g0, g1, ... by default. Every other asks for log-probabilities.
+
+        ``values`` are more fields of every ChoiceSpec; ``structured`` gives it a Ladder with so many rungs.
+        """
         name = f"g{self._groups}" if name is None else name
         self._groups += 1
+        structured = values.pop("structured", None)
+        if structured is not None:
+            assert isinstance(structured, int)
+            values["matcher"] = Ladder(structured)  # one for all, as an engine has it
         limits = [max_tokens] * n if isinstance(max_tokens, int) else list(max_tokens)
         specs = tuple(
             ChoiceSpec(
@@ -257,7 +379,8 @@ class Simulation:
                 min_p=0.0,
                 max_tokens=limits[j],
                 stop_ids=stop_ids,
-                logprobs=(seed + j) % 2 == 1,
+                logprobs=(seed + j) % 2 * (seed % 3 + 1),
+                **values,  # type: ignore[arg-type]
             )
             for j in range(n)
         )
@@ -267,12 +390,15 @@ class Simulation:
             choices=specs,
             prompt_lookup=prompt_lookup,
             prediction=None if prediction is None else array("i", prediction),
+            prompt_logprobs=prompt_logprobs,
+            priority=priority,
+            cache_salt=cache_salt,
         )
         self.state.submit(group, self.now)
-        self.told.update((spec.uid, Told(tuple(prompt), spec)) for spec in specs)
+        self.told.update((spec.uid, Told(tuple(prompt), spec, prompt_wanted=prompt_logprobs)) for spec in specs)
         self.state.check()
         uids = [spec.uid for spec in specs]
-        self.queue.append(Arrival(uids))
+        insort(self.queue, Arrival(uids, priority), key=lambda arrival: arrival.priority)
         return uids
 
     def abort(self, uid: str) -> bool:
@@ -334,7 +460,9 @@ class Simulation:
     def _check_drafts(self, plan: StepPlan) -> None:
         """Spans that draw after each of several tokens stay within the rows that there are for them."""
         starts = plan.spans.starts
-        rows_of = Counter(bisect_right(starts, token) - 1 for token in set(plan.rows.tokens))
+        targets = plan.rows.targets or [-1] * len(plan.rows.tokens)
+        drawn_from = {token for token, target in zip(plan.rows.tokens, targets, strict=True) if target < 0}
+        rows_of = Counter(bisect_right(starts, token) - 1 for token in drawn_from)
         drafting = [rows for span, rows in rows_of.items() if rows > 1]
         assert all(rows == starts[span + 1] - starts[span] for span, rows in rows_of.items() if rows > 1)
         assert sum(drafting) <= self.options.draft_rows
@@ -378,16 +506,51 @@ class Simulation:
         else:
             assert len(delivery.token_ids) <= 1
         told.finish = delivery.finish
-        assert delivery.stop_id == (told.tokens[-1] if delivery.finish == "stop" else None)
+        is_stop = delivery.finish == "stop" and told.tokens[-1] in told.spec.stop_ids
+        assert delivery.stop_id == (told.tokens[-1] if is_stop else None)
+        self._check_prompt_logprobs(told, delivery)
         tokens, reason = alone(told.prompt, told.spec, self.capacity)
         assert tuple(told.tokens) == tokens[: len(told.tokens)]  # FAN-15
         asked = told.tokens if told.spec.logprobs else []
         first = len(told.prompt)
-        assert told.logprobs == [  # FAN-32
-            TokenLogprob(token, score(told.spec.seed, first + at, token)) for at, token in enumerate(asked)
-        ]
-        assert (delivery.finish is not None) == (len(told.tokens) == len(tokens))
+        assert (
+            told.logprobs
+            == [  # FAN-32
+                TokenLogprob(
+                    token,
+                    score(told.spec.seed, first + at, token),
+                    tuple(likeliest(content_of([*told.prompt, *asked[:at]]), told.spec.logprobs - 1)),
+                )
+                for at, token in enumerate(asked)
+            ]
+        )
+        if tokens:
+            assert (delivery.finish is not None) == (len(told.tokens) == len(tokens))
         assert delivery.finish in (None, reason)
+
+    @staticmethod
+    def _check_prompt_logprobs(told: Told, delivery: Delivery) -> None:
+        """They come once, with the first token or, if there will be none, the end."""
+        is_first = bool(delivery.token_ids) and len(told.tokens) == len(delivery.token_ids)
+        is_due = told.prompt_wanted > 0 and (is_first or told.spec.max_tokens == 0 == len(told.tokens))
+        if delivery.prompt_logprobs is None:
+            assert not (is_due and (is_first or delivery.finish is not None))
+            return
+        assert is_due
+        assert told.admitted is not None
+        assert told.admitted.cached_tokens == 0  # case prompt-logprobs-vs-prefix-cache
+        assert delivery.prompt_logprobs == (
+            None,
+            *(
+                TokenLogprob(
+                    token,
+                    score(0, position, token),
+                    tuple(likeliest(content_of(told.prompt[:position]), told.prompt_wanted - 1)),
+                )
+                for position, token in enumerate(told.prompt)
+                if position
+            ),
+        )
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trioserve.errors import InvariantError
+from trioserve.events import TokenLogprob
 from trioserve.sched.commit import Admitted, Delivery, Drafted
 from trioserve.sched.group import Uid
 from trioserve.sched.outbox import Outbox, Progress
@@ -30,6 +31,18 @@ def test_everything_that_waits_is_one_message() -> None:
     assert outbox.take() == Progress(Admitted(16, 0.5), (1, 2, 3, 4, 5), "stop", 5, drafted=Drafted(2, 4))
     assert outbox.take() is None
     assert outbox.backlog == 0
+
+
+def test_the_scores_of_a_prompt_and_an_error_are_told_once() -> None:
+    outbox, scores, error = Outbox(8), (None, TokenLogprob(7, -1.0)), ValueError("no")
+    outbox.put(Delivery(A, Admitted(0, 0.0)))
+    outbox.put(Delivery(A, token_ids=(1,), prompt_logprobs=scores))
+    outbox.put(Delivery(A, token_ids=(2,)))
+    first = outbox.take()
+    assert first is not None
+    assert first.prompt_logprobs == scores
+    outbox.put(Delivery(A, finish="error", error=error))
+    assert outbox.take() == Progress(finish="error", error=error)
 
 
 def test_what_was_taken_is_not_said_again() -> None:

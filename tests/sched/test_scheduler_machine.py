@@ -26,6 +26,17 @@ from trioserve.errors import ParamError, QueueFullError
 
 SETTINGS = settings(max_examples=120, stateful_step_count=50, deadline=None, derandomize=True, database=None)
 FULL_CHOICES = 16
+CHANGES = [
+    {},
+    {"min_tokens": 3},
+    {"presence_penalty": 0.5},
+    {"frequency_penalty": -1.0, "biases": ((2, 1.5),)},
+    {"repetition_penalty": 1.2, "min_tokens": 2},
+    {"biases": ((0, -3.0), (6, 2.0)), "min_tokens": 5},
+    {"structured": 4},
+    {"structured": 2, "presence_penalty": 2.0},
+]
+"""More fields of the choices; "structured" stands for a matcher that is complete after so many tokens."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -56,11 +67,15 @@ class Machine(RuleBasedStateMachine):
         target=uids,
         # few different tokens, so that prompts begin the same
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=16),
-        limits=st.lists(st.integers(1, 16), min_size=1, max_size=5),
+        limits=st.lists(st.one_of(st.integers(1, 16), st.integers(0, 3)), min_size=1, max_size=5),
         seed=st.integers(0, 3),
         stops=st.booleans(),
         prompt_lookup=st.booleans(),
         predicts=st.sampled_from([None, 0, 1, 3]),
+        prompt_logprobs=st.sampled_from([0, 0, 0, 1, 3]),
+        priority=st.sampled_from([0, 0, 0, 5, -1]),
+        cache_salt=st.sampled_from([b"", b"", b"salt", b"other"]),
+        change=st.sampled_from(CHANGES),
     )
     def submit(
         self,
@@ -70,9 +85,12 @@ class Machine(RuleBasedStateMachine):
         stops: bool,
         prompt_lookup: bool,
         predicts: int | None,
+        **others: object,
     ) -> object:
         before = self.sim.state.statistics()
         stop_ids = frozenset({self.stop_id} if stops else ())
+        change = others.pop("change")
+        assert isinstance(change, dict)
         try:
             uids = self.sim.submit(
                 prompt,
@@ -83,6 +101,8 @@ class Machine(RuleBasedStateMachine):
                 prompt_lookup=prompt_lookup,
                 # the first choice gives the answer that is predicted, or nearly
                 prediction=None if predicts is None else self.sim.almost(prompt, seed, wrong=predicts),
+                **others,
+                **change,
             )
         except ParamError:
             assert len(prompt) >= self.sim.capacity

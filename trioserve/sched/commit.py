@@ -9,6 +9,7 @@ from array import array
 
 import attrs
 
+from trioserve.errors import StructureError
 from trioserve.events import FinishReason, TokenLogprob
 from trioserve.sched.flight import Draft, Flight
 from trioserve.sched.group import Uid
@@ -102,14 +103,9 @@ def _deliver(
     prompt_logprobs = _prompt_logprobs(choice)
     token_ids: tuple[int, ...]
     finish: FinishReason | None
-    drafted = error = None
+    drafted, error = None, None
     if draft is None:
-        token_ids = (result.token_ids[row],)
-        try:
-            finish = _draw(roster, choice, token_ids[0])
-        except Exception as failure:
-            roster.end(choice)
-            finish, error = "error", failure
+        token_ids, finish, error = _draw_or_fail(roster, choice, result.token_ids[row])
     else:
         token_ids, finish = _verify(roster, choice, draft, result.token_ids[row : row + 1 + len(draft)])
         drafted = Drafted(len(token_ids) - 1, 1 + len(draft) - len(token_ids))
@@ -167,6 +163,19 @@ def _admissions(flight: Flight) -> dict[Choice, Admitted]:
         admitted = Admitted(cached_tokens, prompt.group.waited_s)
         news |= dict.fromkeys(prompt.choices, admitted)
     return news
+
+
+def _draw_or_fail(
+    roster: Roster, choice: Choice, token_id: int
+) -> tuple[tuple[int, ...], FinishReason | None, Exception | None]:
+    """Give a choice its next token, unless there is none: then it alone has failed."""
+    try:
+        if token_id < 0:
+            raise StructureError("No token may follow: all are forbidden.")
+        return (token_id,), _draw(roster, choice, token_id), None
+    except Exception as error:
+        roster.end(choice)
+        return (), "error", error
 
 
 def _draw(roster: Roster, choice: Choice, token_id: int) -> FinishReason | None:

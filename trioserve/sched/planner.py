@@ -148,6 +148,8 @@ class Planner:
             is_aged = roster.waiting.is_aged(prompt, now)
             match = prompt.group.match
             if flight.room(prompt) == 0:
+                if is_aged:
+                    return
                 continue
             if not is_aged and match.next_page in coming and len(match.pages) < match.most_pages:
                 continue
