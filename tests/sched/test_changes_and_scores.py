@@ -136,25 +136,25 @@ def test_a_prompt_is_scored_once_in_chunks_of_as_many_tokens_as_may_decode(simul
 
 
 def test_a_prompt_that_is_preempted_is_not_scored_again(simulate: Callable) -> None:  # case preempt-same-output
-    sim = simulate(page_size=1, page_count=13, max_running=2, prefix_cache=False)
-    sim.submit([1, 2], max_tokens=11)
-    sim.submit([3, 4, 5, 6, 5, 4, 3, 2], max_tokens=2, prompt_logprobs=2)
+    sim = simulate(page_size=1, page_count=14, max_running=2, prefix_cache=False)
+    sim.submit([1, 2], max_tokens=9)
+    sim.submit([3, 4, 5, 6, 5, 4, 3, 2, 1, 0], max_tokens=2, prompt_logprobs=2)
     sim.finish()
     assert sim.state.statistics().tokens_recomputed > 0
     scored = [target for plan in sim.device.plans for target in plan.rows.targets if target >= 0]
-    assert scored == [4, 5, 6, 5, 4, 3, 2]
+    assert scored == [4, 5, 6, 5, 4, 3, 2, 1, 0]
 
 
 def test_min_tokens_count_the_drafted_ones_before_a_row(simulate: Callable, stop_id: int) -> None:
     sim = simulate(lookup_rows=8)
     stops = frozenset({stop_id})
-    sim.submit([1], max_tokens=8, min_tokens=3, stop_ids=stops, prediction=[0, 1, 2, 3, 4, 5] * 3, prompt_lookup=False)
+    sim.submit([1], max_tokens=12, min_tokens=6, stop_ids=stops, prediction=[0, 1, 2, 3, 4, 5] * 3, prompt_lookup=False)
     drafted = 0
     while (plan := sim.begin()) is not None:
         known, first = len(sim["g0.0"].tokens), plan.spans.positions[0]
         banned = {r for r, bias in zip(plan.rows.changes.rows, plan.rows.changes.biases, strict=True) if bias < 0}
         for r, counter in enumerate(plan.rows.counters):
-            assert (r in banned) == (counter - 1 < 3), (known, first)
+            assert (r in banned) == (counter - 1 < 6), (known, first)
         drafted += len(plan.rows.tokens) - 1
         sim.land()
     assert drafted > 0
