@@ -86,6 +86,60 @@ def test_every_sampling_field_reaches_the_params(kind: str) -> None:
     )
 
 
+@both
+def test_every_field_about_tokens_reaches_the_params(kind: str) -> None:
+    call = parse(
+        kind,
+        stop_token_ids=[5, 0],
+        include_stop_str_in_output=True,
+        min_tokens=2,
+        presence_penalty=-2,
+        frequency_penalty=1.5,
+        repetition_penalty=1.1,
+        logit_bias={"0": -100, "7": 0.5},
+        skip_special_tokens=False,
+        prompt_logprobs=4,
+        priority=-3,
+        cache_salt="mine",
+        return_token_ids=True,
+    )
+    assert call.params == SamplingParams(
+        stop_token_ids=(5, 0),
+        include_stop=True,
+        min_tokens=2,
+        presence_penalty=-2,
+        frequency_penalty=1.5,
+        repetition_penalty=1.1,
+        logit_bias={0: -100, 7: 0.5},
+        skip_special_tokens=False,
+        prompt_logprobs=4,
+        priority=-3,
+        cache_salt="mine",
+    )
+    assert (call.return_token_ids, call.prompt_logprobs) == (True, 4)
+
+
+def test_a_chat_says_whether_and_a_completion_how_many_log_probabilities_it_wants() -> None:
+    # case logprobs-shape-and-inf
+    assert parse("chat", logprobs=True).params.logprobs == 0
+    assert parse("chat", logprobs=True, top_logprobs=0).params.logprobs == 0
+    assert parse("chat", logprobs=True, top_logprobs=20).params.logprobs == 20
+    assert parse("completion", logprobs=0).params.logprobs == 0
+    assert parse("completion", logprobs=20).params.logprobs == 20
+
+
+def test_an_echo_with_log_probabilities_needs_those_of_the_prompt() -> None:  # case echo-logprobs
+    call = parse("completion", echo=True, logprobs=2)
+    assert (call.params.logprobs, call.params.prompt_logprobs, call.prompt_logprobs) == (2, 2, None)
+    call = parse("completion", echo=True, logprobs=2, prompt_logprobs=5)
+    assert (call.params.prompt_logprobs, call.prompt_logprobs) == (5, 5)
+    assert parse("completion", echo=True).params.prompt_logprobs is None
+
+
+def test_a_suffix_is_refused_for_want_of_a_form_for_it() -> None:
+    assert str(refusal("completion", suffix="x")).startswith("The model has no form for filling in the middle")
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("chat", "model"), ("chat", "messages"), ("completion", "model"), ("completion", "prompt")]
 )
@@ -115,12 +169,21 @@ def test_required_fields_are_missed_by_name(kind: str, name: str) -> None:  # ca
         ("stream", [1, "yes"]),
         ("stream_options", [True, []]),
         ("user", [1]),
-        ("presence_penalty", [-0.5, 1, 3, True, False, "0"]),
-        ("frequency_penalty", [-0.5, 1, 3, True, False, "0"]),
-        ("repetition_penalty", [0, 1.1, True, "1"]),
-        ("logit_bias", [{"999999999": 5}, {"-1": 5}, {"abc": 5}, {"5": 101}, [1]]),
-        ("logprobs", [True, 1, 0, "1"]),
-        ("stop_token_ids", [[1000000000]]),
+        ("presence_penalty", [-2.1, 3, True, False, "0", 10**400]),
+        ("frequency_penalty", [-2.1, 3, True, False, "0"]),
+        ("repetition_penalty", [0, -1, 10.1, True, "1"]),
+        ("logit_bias", [{"9999999999": 5}, {"-1": 5}, {"abc": 5}, {"": 5}, {"05": 5}, {" 5": 5}, {"1e1": 5}, {"٣": 5}]),
+        ("logit_bias", [{"5": 101}, {"5": None}, {"5": "1"}, {"5": True}, {"5": 1e300}, [1], {"5" * 5000: 1}]),
+        ("logit_bias", [{str(token_id): 1 for token_id in range(1025)}]),
+        ("stop_token_ids", [5, [-1], [2**31], [10**4000], [True], ["5"], [None], [1.0], {}, [1] * 257]),
+        ("include_stop_str_in_output", [1, "true"]),
+        ("skip_special_tokens", [0, "false"]),
+        ("min_tokens", [-1, 1.5, True, 2**31]),
+        ("prompt_logprobs", [-1, 21, True, "1"]),
+        ("return_token_ids", [1, "true"]),
+        ("priority", [2**31, -(2**31) - 1, 0.5, True]),
+        ("cache_salt", ["", "x" * 257, 5]),
+        ("logprobs", [-1, 21, "1", 1.0, 10**4000, {}]),
         ("foo", [None, 0]),
     ],
 )
@@ -138,14 +201,16 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
         ("functions", [[{"name": "f"}]]),
         ("function_call", [{"name": "f"}]),
         ("response_format", [{"type": "json_object"}, {"type": "text", "x": 1}, "text"]),
+        # without logprobs; case logprobs-shape-and-inf
         ("top_logprobs", [-1, 2, 1000, False]),
+        ("logprobs", [1, 0]),
         ("audio", [{}]),
         ("modalities", [["audio"], ["text", "audio"], "text"]),
         ("web_search_options", [{}]),
         ("reasoning_effort", ["low"]),
         ("verbosity", ["high"]),
-        ("store", [True, 0]),
-        ("service_tier", ["flex", 1]),
+        ("store", ["x", 0]),
+        ("service_tier", [1]),
         ("metadata", ["x"]),
         ("parallel_tool_calls", [1]),
         ("max_completion_tokens", [0, -1, 1.5, True]),
@@ -163,6 +228,8 @@ def test_a_chat_refuses_by_name_what_it_does_not_serve(name: str, values: list[o
     ("name", "values"),
     [
         ("suffix", ["x", 1]),
+        ("top_logprobs", [1, 0]),
+        ("logprobs", [True]),
         ("echo", [1, "true"]),
         ("max_completion_tokens", [5]),
         ("tools", [[]]),
@@ -203,8 +270,9 @@ def test_a_value_that_asks_for_nothing_is_accepted(kind: str, name: str, value: 
         ("modalities", ["text"]),
         ("metadata", {"a": "b"}),
         ("store", False),
+        ("store", True),
         ("service_tier", "auto"),
-        ("service_tier", "default"),
+        ("service_tier", "flex"),
         ("parallel_tool_calls", True),
         ("parallel_tool_calls", False),
         ("top_logprobs", 0),
@@ -224,7 +292,8 @@ def test_a_chat_accepts_a_value_that_asks_for_nothing(name: str, value: object) 
 def test_every_field_of_the_official_client_is_known_and_null_in_it_is_the_same_as_absent(
     kind: str, schema: type
 ) -> None:  # FAN-5; case nonfinite-numbers
-    extensions = {"top_k", "min_p", "ignore_eos", "repetition_penalty", "prompt_lookup"}
+    extensions = {"top_k", "min_p", "ignore_eos", "repetition_penalty", "prompt_lookup", "min_tokens", "stop_token_ids"}
+    extensions |= {"skip_special_tokens", "cache_salt", "priority", "prompt_logprobs", "return_token_ids"}
     for name in (get_type_hints(schema).keys() | extensions) - LEAST[kind].keys():
         assert parse(kind, **{name: None}) == parse(kind), name
 

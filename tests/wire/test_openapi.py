@@ -62,6 +62,7 @@ FULLEST: dict[str, Any] = {
         "stream_options": {"include_usage": True},
         "stop_when": {"finished": 1},
         "choice_params": [{}],
+        "logprobs": True,
     },
     "CompletionRequest": {
         "model": MODEL,
@@ -198,6 +199,8 @@ def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: 
         del least["stream_options"]
     if name == "best_of":
         del least["stream"]
+    if name == "logprobs":
+        least["top_logprobs"] = None
     whole = {0, 1, 2}
     for value in [*VALUES, *bounds(SCHEMAS[kind]["properties"][name])]:
         if isinstance(value, float) and value in whole:

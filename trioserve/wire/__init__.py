@@ -6,6 +6,8 @@ In the order of the data path:
     options, neutral   fields that both endpoints share; fields known but not served
     messages, prompts  what a call is about
     calls, decode      parse_chat, parse_completion: bytes -> a Call, or ParamError
+    token_texts, logprobs, details
+                       what is told of tokens besides their text
     tally              the fold of a request's events: what is finished, what it cost
     chunks, answer     the same events as a stream of chunks, or as one answer
     errors, models     the bodies of everything else

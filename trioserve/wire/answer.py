@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Event, TextDelta
+from trioserve.events import ChoiceFinished, Delta, Event, PromptScored, TextDelta, TokenLogprob
 from trioserve.wire.line import json_line
 from trioserve.wire.tally import Head, Tally, ending_fields
 
@@ -20,6 +20,11 @@ class AnswerBuilder:
         self._head: Final = head
         self._tally: Final = Tally(head)
         self._texts: Final = [[head.echo(index)] for index in range(head.choices)]
+        self._details: Final = head.choice_details()
+        # of each prompt that was scored, and of each choice, if details were asked for
+        self._scored: Final[dict[int, PromptScored]] = {}
+        self._scores: Final[list[list[TokenLogprob]]] = [[] for _ in range(head.choices)]
+        self._token_ids: Final[list[list[int]]] = [[] for _ in range(head.choices)]
 
     def __repr__(self) -> str:
         return f"<AnswerBuilder of {self._head.id}: {self._tally!r}>"
@@ -28,9 +33,13 @@ class AnswerBuilder:
         """Take one event."""
         if isinstance(event, ChoiceFinished):
             self._tally.finish(event)
+        elif isinstance(event, PromptScored):
+            self._scored[event.prompt] = event
         elif isinstance(event, TextDelta):
             self._tally.add(event)
             self._texts[event.index].append(event.text)
+            if self._details is not None:
+                self._note(event)
 
     def answer(self) -> bytes:
         """The body, in JSON, its choices in index order. Only once all choices have finished."""
@@ -42,12 +51,34 @@ class AnswerBuilder:
                 "created": head.created,
                 "model": head.model,
                 "choices": [
-                    {"index": event.index, **self._said(event.index), **ending_fields(event), **self._score(event)}
+                    {
+                        "index": event.index,
+                        **self._said(event.index),
+                        **ending_fields(event),
+                        **self._told(event.index),
+                        **self._score(event),
+                    }
                     for event in self._tally.endings()
                 ],
                 "usage": self._tally.usage(),
+                **(head.of_prompt(0, self._scored.get(0)) if head.kind == "chat" else {}),
             }
         )
+
+    def _note(self, event: Delta) -> None:
+        self._scores[event.index] += event.logprobs
+        self._token_ids[event.index] += event.token_ids
+
+    def _told(self, index: int) -> dict[str, object]:
+        """What was asked for of a choice besides its text."""
+        head = self._head
+        if self._details is None or head.details is None:
+            return {}
+        scored = self._scored.get(index // head.n)
+        told: dict[str, object] = {"logprobs": self._details[index].whole(scored, self._scores[index])}
+        if head.details.token_ids:
+            told["token_ids"] = self._token_ids[index]
+        return told if head.kind == "chat" else {**told, **head.of_prompt(index, scored)}
 
     def _score(self, event: ChoiceFinished) -> dict[str, object]:
         """What a choice was ranked by (FAN-32). Extends OpenAI's format."""

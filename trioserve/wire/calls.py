@@ -29,6 +29,10 @@ class Call:
     """The last chunk tells the usage of the request. Only with ``stream``."""
     continuous_usage: bool
     """Every chunk tells the usage so far of its choice. Only with ``include_usage``."""
+    return_token_ids: bool = False
+    """The answer tells the ids of the prompts and of the choices."""
+    prompt_logprobs: int | None = None
+    """What the answer tells of the prompts; an echo may need more."""
     names: Mapping[str, str] = attrs.field(factory=dict)
     """What the request calls a parameter of the engine, where it has another name for it."""
 

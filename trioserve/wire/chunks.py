@@ -8,9 +8,11 @@ There is no ``system_fingerprint``: the format lets it be left out, and there is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Event, TextDelta
+from trioserve.events import ChoiceFinished, Event, PromptScored, TextDelta
+from trioserve.wire.details import ChoiceDetails
 from trioserve.wire.errors import error_body
 from trioserve.wire.line import json_line
 from trioserve.wire.tally import Head, Tally, ending_fields
@@ -35,6 +37,9 @@ class ChunkBuilder:
         self._continuous_usage: Final = continuous_usage
         self._started = False
         self._ended = False
+        self._details: Final = head.choice_details()
+        # prompts whose choices begin with what is yet to come about them
+        self._unopened: Final[set[int]] = set()
         # A chunk with text is the most frequent thing a server writes, so all of it but the text is made here.
         chat = head.kind == "chat"
         shared = json_line(
@@ -57,29 +62,37 @@ class ChunkBuilder:
         return f"<ChunkBuilder of {self._head.id}: {self._tally!r}>"
 
     def start(self) -> bytes:
-        """The chunks before any event: the role of every choice of a chat, the echoed prompts of a completion."""
+        """The chunks before any event: the role of every choice of a chat, the echoed prompts of a completion.
+
+        If something is to be told of the prompts, these chunks wait for it.
+        """
         assert not self._started
         self._started = True
-        head = self._head
-        if head.kind == "completion":
-            return b"".join(self._text_chunk(i, head.echo(i)) for i in range(head.choices) if head.echo(i))
-        delta = {"role": "assistant", "content": ""}
-        return b"".join(
-            self._chunk({"index": i, "delta": delta, "logprobs": None, "finish_reason": None}, i)
-            for i in range(head.choices)
-        )
+        prompts = range(len(self._head.prompt_tokens))
+        if self._head.details is not None and self._head.details.of_prompts:
+            self._unopened.update(prompts)
+            return b""
+        return b"".join(self._open(prompt, None) for prompt in prompts)
 
     def feed(self, event: Event) -> bytes:
-        """The chunk of one event; b"" for a delta that has no text yet."""
+        """The chunk of one event; b"" for a delta that has nothing to tell yet."""
         assert self._started
         assert not self._ended
+        if isinstance(event, PromptScored):
+            return self._open(event.prompt, event)
+        opening = b""
+        if self._unopened and event.index // self._head.n in self._unopened:
+            # it ended before its prompt was computed
+            opening = self._open(event.index // self._head.n, None)
         if isinstance(event, ChoiceFinished):
             self._tally.finish(event)
             nothing: dict[str, object] = {"delta": {}} if self._head.kind == "chat" else {"text": ""}
-            return self._chunk({"index": event.index, **nothing, **ending_fields(event)}, event.index)
+            return opening + self._chunk({"index": event.index, **nothing, **ending_fields(event)}, event.index)
         if not isinstance(event, TextDelta):
-            return b""
+            return opening
         self._tally.add(event)
+        if self._details is not None:
+            return opening + self._detailed_chunk(event, self._details[event.index])
         return self._text_chunk(event.index, event.text) if event.text else b""
 
     def end(self) -> bytes:
@@ -96,11 +109,41 @@ class ChunkBuilder:
         """What takes the place of the rest when the request fails after its headers (FAN-28)."""
         return error_event(error)
 
+    def _open(self, prompt: int, scored: PromptScored | None) -> bytes:
+        """The first chunks of a prompt's choices."""
+        self._unopened.discard(prompt)
+        indices = range(prompt * self._head.n, (prompt + 1) * self._head.n)
+        return b"".join(self._first_chunk(index, scored) for index in indices)
+
+    def _first_chunk(self, index: int, scored: PromptScored | None) -> bytes:
+        head = self._head
+        about = {} if index % head.n and head.kind == "chat" else head.of_prompt(index, scored)
+        if head.kind == "chat":
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+            return self._chunk(choice, index, about)
+        echo = head.echo(index)
+        logprobs = None if self._details is None else self._details[index].opening(scored)
+        if not echo and logprobs is None and not about:
+            return b""
+        return self._chunk({"index": index, "text": echo, "logprobs": logprobs, "finish_reason": None, **about}, index)
+
+    def _detailed_chunk(self, event: TextDelta, details: ChoiceDetails) -> bytes:
+        token_ids = {"token_ids": event.token_ids} if details.token_ids else {}
+        logprobs = details.more(event.logprobs)
+        if not event.text and logprobs is None and not (token_ids and event.token_ids):
+            return b""
+        said = {"delta": {"content": event.text}} if self._head.kind == "chat" else {"text": event.text}
+        choice = {"index": event.index, **said, "logprobs": logprobs, "finish_reason": None, **token_ids}
+        return self._chunk(choice, event.index)
+
     def _text_chunk(self, index: int, text: str) -> bytes:
         return self._before_text[index] + json_line(text) + self._after_text + self._usage(index) + b"}\n\n"
 
-    def _chunk(self, choice: dict[str, object], index: int) -> bytes:
-        return _frame(self._opening + json_line(choice) + b"]" + self._usage(index) + b"}")
+    def _chunk(self, choice: Mapping[str, object], index: int, about: Mapping[str, object] = {}) -> bytes:
+        """A chunk of one choice; ``about``: what is told beside the choices."""
+        beside = b"," + json_line(about)[1:-1] if about else b""
+        return _frame(self._opening + json_line(choice) + b"]" + beside + self._usage(index) + b"}")
 
     def _usage(self, index: int) -> bytes:
         if not self._include_usage:

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import attrs
+
 from trioserve.errors import ModelNotFoundError, ParamError
-from trioserve.params import INT32_MAX, Limits
+from trioserve.params import INT32_MAX, MAX_LOGPROBS, Limits
 from trioserve.wire import neutral
 from trioserve.wire.body import open_body
 from trioserve.wire.calls import ChatCall, CompletionCall
 from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
-from trioserve.wire.options import check_best_of, take_params, take_prediction, take_streaming
+from trioserve.wire.options import check_best_of, take_chat_logprobs, take_params, take_prediction, take_streaming
 from trioserve.wire.prompts import build_prompts, split_prompts
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -34,7 +36,15 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     max_tokens, max_tokens_name = _take_chat_max_tokens(fields)
-    params = take_params(fields, max_tokens, take_prediction(fields))
+    prompt_logprobs = fields.integer("prompt_logprobs", None)
+    params = take_params(
+        fields,
+        max_tokens,
+        logprobs=take_chat_logprobs(fields),
+        prompt_logprobs=prompt_logprobs,
+        prediction=take_prediction(fields),
+    )
+    return_token_ids = fields.flag("return_token_ids")
     limits.check(params, prompts=1)
     check_best_of(params, streaming)
     neutral.take_neutral(fields, neutral.CHAT)
@@ -49,6 +59,8 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
         stream=streaming.stream,
         include_usage=streaming.include_usage,
         continuous_usage=streaming.continuous_usage,
+        return_token_ids=return_token_ids,
+        prompt_logprobs=prompt_logprobs,
         names={"prompt": "messages", "max_tokens": max_tokens_name},
         messages=build_messages(messages, "messages"),
     )
@@ -63,8 +75,14 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     fields = open_body(body)
     model = fields.required_text("model")
     streaming = take_streaming(fields)
-    params = take_params(fields, fields.integer("max_tokens", None))
     echo = fields.flag("echo")
+    logprobs = _take_completion_logprobs(fields)
+    prompt_logprobs = fields.integer("prompt_logprobs", None)
+    params = take_params(fields, fields.integer("max_tokens", None), logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+    if echo and logprobs is not None:
+        # an echo is scored like the rest of the text
+        params = attrs.evolve(params, prompt_logprobs=max(logprobs, prompt_logprobs or 0))
+    return_token_ids = fields.flag("return_token_ids")
     neutral.take_neutral(fields, neutral.COMPLETION)
     neutral.take_labels(fields, neutral.COMPLETION_LABELS)
     prompt = fields.take("prompt")
@@ -80,9 +98,21 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
         stream=streaming.stream,
         include_usage=streaming.include_usage,
         continuous_usage=streaming.continuous_usage,
+        return_token_ids=return_token_ids,
+        prompt_logprobs=prompt_logprobs,
         prompts=build_prompts(prompts),
         echo=echo,
     )
+
+
+def _take_completion_logprobs(fields: Fields) -> int | None:
+    """``logprobs``: how many of the likeliest tokens to tell. False, which is none, is what a chat writes."""
+    value = fields.take("logprobs")
+    if value is None or value is False:
+        return None
+    if not isinstance(value, int) or value is True or not 0 <= value <= MAX_LOGPROBS:
+        raise fields.wrong("logprobs", f"an integer from 0 to {MAX_LOGPROBS}", value)
+    return value
 
 
 def check_model(name: str, served: Sequence[str]) -> None:

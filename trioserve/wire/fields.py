@@ -77,6 +77,10 @@ class Fields:
         path = self.path(name)
         return ParamError(f"{path} is required.", path)
 
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields that were not taken."""
+        return tuple(self._values)
+
     def take(self, name: str) -> object:
         """The value of a field whatever its type; None if there is none."""
         return self._values.pop(name, None)

@@ -17,38 +17,22 @@ from trioserve.wire.fields import Fields
 Neutral = Mapping[str, tuple[object, ...]]
 """Of each field, the values besides null that ask for nothing."""
 
-_BOTH: Final[Neutral] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-}
 CHAT: Final[Neutral] = {
-    **_BOTH,
     "audio": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "moderation": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-COMPLETION: Final[Neutral] = {
-    **_BOTH,
-    # 0 asks for the log-probability of each sampled token
-    "logprobs": (False,),
-    "suffix": ("",),
-}
+COMPLETION: Final[Neutral] = {"suffix": ("",)}
 MESSAGE: Final[Neutral] = {
     "annotations": ([],),
     "audio": (),
@@ -59,6 +43,11 @@ MESSAGE: Final[Neutral] = {
 
 STREAM_OPTIONS: Final[Neutral] = {"include_obfuscation": (False,)}
 
+_REASONS: Final[Mapping[str, str]] = {
+    "suffix": "The model has no form for filling in the middle of a text",
+}
+"""Why a field is not served, where there is more to say."""
+
 Labels = Mapping[str, tuple[type, str]]
 """Fields that say something about a request and ask for nothing: their type, in Python and in words."""
 
@@ -68,6 +57,9 @@ CHAT_LABELS: Final[Labels] = {
     "parallel_tool_calls": (bool, "true or false"),
     "prompt_cache_key": (str, "a string"),
     "safety_identifier": (str, "a string"),
+    # there is one tier, and nothing is stored
+    "service_tier": (str, "a string"),
+    "store": (bool, "true or false"),
     "user": (str, "a string"),
 }
 COMPLETION_LABELS: Final[Labels] = {"user": (str, "a string")}
@@ -83,7 +75,8 @@ def take_neutral(fields: Fields, table: Neutral) -> None:
         value = fields.take(name)
         if value is not None and not any(_same(value, neutral) for neutral in accepted):
             path = fields.path(name)
-            raise ParamError(f"{path} is not supported by this server; leave it out.", path)
+            reason = f"{_REASONS[name]}: " if name in _REASONS else ""
+            raise ParamError(f"{reason}{path} is not supported by this server; leave it out.", path)
 
 
 def take_labels(fields: Fields, table: Labels) -> None:

@@ -6,13 +6,15 @@ The ranges are those of SamplingParams.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Final, Literal
 
 import attrs
 
 from trioserve.errors import ParamError
-from trioserve.params import ChoiceParams, SamplingParams, StopWhen
-from trioserve.wire.fields import Fields
+from trioserve.params import INT32_MAX, MAX_LOGPROBS, ChoiceParams, SamplingParams, StopWhen
+from trioserve.wire.fields import Fields, shown
 from trioserve.wire.messages import take_content
 from trioserve.wire.neutral import STREAM_OPTIONS, take_neutral
 
@@ -58,9 +60,16 @@ def check_best_of(params: SamplingParams, streaming: Streaming) -> None:
         )
 
 
-def take_params(fields: Fields, max_tokens: int | None, prediction: str | None = None) -> SamplingParams:
+def take_params(
+    fields: Fields,
+    max_tokens: int | None,
+    *,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    prediction: str | None = None,
+) -> SamplingParams:
     """All that SamplingParams holds, but for what differs between the endpoints: max_tokens, which has another name
-    and default in each, and prediction, which only a chat has.
+    and default in each, the log-probabilities, and prediction, which only a chat has.
 
     Raises:
         ParamError: a value of the wrong type or out of range.
@@ -75,13 +84,43 @@ def take_params(fields: Fields, max_tokens: int | None, prediction: str | None =
         min_p=fields.number("min_p", _DEFAULTS.min_p),
         seed=fields.integer("seed", _DEFAULTS.seed),
         stop=_take_stop(fields),
+        stop_token_ids=_take_stop_token_ids(fields),
+        include_stop=fields.flag("include_stop_str_in_output"),
         ignore_eos=fields.flag("ignore_eos"),
+        min_tokens=fields.integer("min_tokens", _DEFAULTS.min_tokens),
+        presence_penalty=fields.number("presence_penalty", _DEFAULTS.presence_penalty),
+        frequency_penalty=fields.number("frequency_penalty", _DEFAULTS.frequency_penalty),
+        repetition_penalty=fields.number("repetition_penalty", _DEFAULTS.repetition_penalty),
+        logit_bias=_take_logit_bias(fields),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        skip_special_tokens=_take_skip_special(fields),
+        priority=fields.integer("priority", _DEFAULTS.priority),
+        cache_salt=fields.text("cache_salt", None),
         choice_params=_take_choice_params(fields),
         stop_when=_take_stop_when(fields),
         choice_errors=_take_choice_errors(fields),
         prompt_lookup=fields.switch("prompt_lookup"),
         prediction=prediction,
     )
+
+
+def take_chat_logprobs(fields: Fields) -> int | None:
+    """``logprobs`` and ``top_logprobs`` of a chat: how many of the likeliest tokens to tell; None: nothing.
+
+    Raises:
+        ParamError: top_logprobs without logprobs, or out of range.
+    """
+    wanted = fields.flag("logprobs")
+    top = fields.integer("top_logprobs", None)
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise ParamError(f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {top}.", "top_logprobs")
+    if not wanted:
+        # none of the likeliest ones is what a client without log-probabilities gets
+        if top:
+            raise ParamError("top_logprobs is only allowed when logprobs is true.", "top_logprobs")
+        return None
+    return top or 0
 
 
 def take_prediction(fields: Fields) -> str | None:
@@ -146,6 +185,45 @@ def _take_choice_errors(fields: Fields) -> Literal["fail", "isolate"]:
     if value == "isolate":
         return "isolate"
     raise fields.wrong("choice_errors", "'fail' or 'isolate'", value)
+
+
+def _take_logit_bias(fields: Fields) -> tuple[tuple[int, float], ...]:
+    """Token ids, as JSON names a field of an object, and what is added to their logits."""
+    biases = fields.nested("logit_bias")
+    return () if biases is None else tuple(_take_biases(biases))
+
+
+def _take_biases(biases: Fields) -> Iterator[tuple[int, float]]:
+    for name in biases.names():
+        # one way to write an id, so that no two names are the same token
+        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", name) or int(name) > INT32_MAX:
+            raise ParamError(
+                f"The names of logit_bias must be token ids, from 0 to {INT32_MAX}; got {shown(name)}.", "logit_bias"
+            )
+        try:
+            bias = biases.number(name, None)
+        except ParamError as error:
+            raise ParamError(str(error), "logit_bias") from None
+        if bias is None:
+            raise ParamError(f"logit_bias.{name} must be a number, got null.", "logit_bias")
+        yield int(name), bias
+
+
+def _take_stop_token_ids(fields: Fields) -> tuple[int, ...]:
+    ids: list[int] = []
+    for item in fields.array("stop_token_ids") or []:
+        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item <= INT32_MAX:
+            raise ParamError(
+                f"stop_token_ids must hold token ids, integers from 0 to {INT32_MAX}; got {shown(item)}.",
+                "stop_token_ids",
+            )
+        ids.append(item)
+    return tuple(ids)
+
+
+def _take_skip_special(fields: Fields) -> bool:
+    skip = fields.switch("skip_special_tokens")
+    return _DEFAULTS.skip_special_tokens if skip is None else skip
 
 
 def _take_stop(fields: Fields) -> tuple[str, ...]:

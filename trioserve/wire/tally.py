@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 import attrs
 
-from trioserve.events import ChoiceFinished, TextDelta
+from trioserve.events import ChoiceFinished, Delta, PromptScored
+from trioserve.wire.details import ChoiceDetails, Details
 from trioserve.wire.errors import failure_fields
 
 Kind = Literal["chat", "completion"]
@@ -33,6 +34,8 @@ class Head:
     """The choices are the best of more candidates, whose tokens are in the usage (FAN-32)."""
     echo_texts: tuple[str, ...] = ()
     """The text of each prompt if it is to be echoed, else empty."""
+    details: Details | None = None
+    """What is told of tokens besides their text; None: nothing."""
 
     @property
     def choices(self) -> int:
@@ -42,6 +45,17 @@ class Head:
     def echo(self, index: int) -> str:
         """The text in front of a choice."""
         return self.echo_texts[index // self.n] if self.echo_texts else ""
+
+    def of_prompt(self, index: int, scored: PromptScored | None) -> dict[str, object]:
+        """The fields about the prompt of a choice, if any were asked for."""
+        return {} if self.details is None else self.details.of_prompt(index // self.n, scored)
+
+    def choice_details(self) -> list[ChoiceDetails] | None:
+        """The details of every choice, before its first token; None if none were asked for."""
+        if self.details is None:
+            return None
+        is_chat = self.kind == "chat"
+        return [ChoiceDetails(self.details, is_chat=is_chat, echo=self.echo(index)) for index in range(self.choices)]
 
 
 class Tally:
@@ -56,7 +70,7 @@ class Tally:
     def __repr__(self) -> str:
         return f"<Tally of {self._head.id}: {self._live} of {self._head.choices} choices live>"
 
-    def add(self, event: TextDelta) -> None:
+    def add(self, event: Delta) -> None:
         """Count the tokens of a delta."""
         assert self._finished[event.index] is None, f"choice {event.index} goes on after its end"
         self._tokens[event.index] += len(event.token_ids)

@@ -11,6 +11,7 @@ import uuid
 import attrs
 from quart_trio.wrappers import TrioResponse
 
+from trioserve.abc import Tokenizer
 from trioserve.engine.generation import Generation
 from trioserve.engine.prompts import Prompt
 from trioserve.web.routes.running import Job, run_job
@@ -19,7 +20,9 @@ from trioserve.wire.answer import AnswerBuilder
 from trioserve.wire.calls import Call
 from trioserve.wire.chunks import ChunkBuilder
 from trioserve.wire.decode import DEFAULT_COMPLETION_TOKENS, parse_chat, parse_completion
+from trioserve.wire.details import Details
 from trioserve.wire.tally import Head, Kind
+from trioserve.wire.token_texts import TokenTexts
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +31,7 @@ class _Builders:
 
     call: Call
     kind: Kind
+    tokenizer: Tokenizer
     echo_texts: tuple[str, ...] = ()
 
     def head(self, generation: Generation) -> Head:
@@ -40,6 +44,20 @@ class _Builders:
             prompt_tokens=tuple(prompt.prompt_tokens for prompt in generation.prompts),
             echo_texts=self.echo_texts,
             ranked=self.call.params.ranked,
+            details=self._details(generation),
+        )
+
+    def _details(self, generation: Generation) -> Details | None:
+        call = self.call
+        if call.params.logprobs is None and call.prompt_logprobs is None and not call.return_token_ids:
+            return None
+        return Details(
+            texts=TokenTexts(self.tokenizer, skip_special=call.params.skip_special_tokens),
+            logprobs=call.params.logprobs,
+            echo_logprobs=bool(self.echo_texts) and call.params.logprobs is not None,
+            prompt_logprobs=call.prompt_logprobs,
+            token_ids=call.return_token_ids,
+            prompt_ids=generation.prompt_ids,
         )
 
     def answer_builder(self, generation: Generation) -> AnswerBuilder:
@@ -74,7 +92,7 @@ class Generating:
         generation = self._engine.generate(
             prompt, call.params, request_id=f"chatcmpl-{uuid.uuid4().hex}", alias=given_request_id()
         )
-        return await self._run(generation, _Builders(call=call, kind="chat"))
+        return await self._run(generation, _Builders(call=call, kind="chat", tokenizer=self._engine.tokenizer))
 
     async def completions(self) -> TrioResponse:
         call = await self._service.decode(parse_completion)
@@ -87,7 +105,8 @@ class Generating:
             default_max_tokens=DEFAULT_COMPLETION_TOKENS,
         )
         echo_texts = tuple(self._text(prompt) for prompt in call.prompts) if call.echo else ()
-        return await self._run(generation, _Builders(call=call, kind="completion", echo_texts=echo_texts))
+        builders = _Builders(call=call, kind="completion", tokenizer=self._engine.tokenizer, echo_texts=echo_texts)
+        return await self._run(generation, builders)
 
     def _text(self, prompt: Prompt) -> str:
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)

@@ -5,8 +5,10 @@ In the order in which it is put together:
     marks      how a field is described, and marked as an extension
     requests   the bodies that are read
     answers    the bodies that are written
+    details    what they tell of tokens besides their text
     refusals   the bodies of errors, by status
-    document   the paths, and all of the above with the bounds of one server
+    operations the paths
+    document   all of the above, with the bounds of one server
 
 The classes here are never filled: they are the shape of JSON that wire.decode takes apart and that wire.answer,
 wire.chunks and wire.models put together. tests/wire/test_openapi.py compares the two sides field by field, and

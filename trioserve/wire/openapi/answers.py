@@ -10,6 +10,15 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from trioserve.events import FinishReason
+from trioserve.wire.openapi.details import (
+    ChatLogprobsField,
+    CompletionLogprobsField,
+    FirstPromptLogprobs,
+    FirstPromptTokenIds,
+    PromptLogprobsField,
+    PromptTokenIds,
+    TokenIdsField,
+)
 from trioserve.wire.openapi.marks import extension, meaning
 
 Accepted = Annotated[int, meaning("Drafted tokens of the answer; each has saved a step.")]
@@ -127,7 +136,6 @@ class Ended(Struct, kw_only=True):
     """A choice of a whole answer."""
 
     index: Index
-    logprobs: None
     finish_reason: Reason
     seed: ChoiceSeed
     usage: ChoiceUsageField
@@ -146,7 +154,6 @@ class Passing(Struct, kw_only=True):
     """A choice in one event of a stream. What comes with its end is in its last event only."""
 
     index: Index
-    logprobs: None
     finish_reason: Reason | None
     seed: ChoiceSeed | UnsetType = UNSET
     usage: ChoiceUsageField | UnsetType = UNSET
@@ -165,6 +172,8 @@ class ChatChoice(Ended, kw_only=True):
     """One answer to the conversation."""
 
     message: ChatMessage
+    logprobs: ChatLogprobsField
+    token_ids: TokenIdsField = UNSET
 
 
 class ChatCompletion(Answer, kw_only=True):
@@ -173,6 +182,8 @@ class ChatCompletion(Answer, kw_only=True):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
+    prompt_token_ids: PromptTokenIds = UNSET
+    prompt_logprobs: PromptLogprobsField = UNSET
 
 
 class Delta(Struct, kw_only=True):
@@ -186,6 +197,8 @@ class ChatChunkChoice(Passing, kw_only=True):
     """More of one answer to the conversation."""
 
     delta: Delta
+    logprobs: ChatLogprobsField
+    token_ids: TokenIdsField = UNSET
 
 
 class ChatChunk(Answer, kw_only=True):
@@ -194,12 +207,18 @@ class ChatChunk(Answer, kw_only=True):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
     usage: ChunkUsage = UNSET
+    prompt_token_ids: FirstPromptTokenIds = UNSET
+    prompt_logprobs: FirstPromptLogprobs = UNSET
 
 
 class CompletionChoice(Ended, kw_only=True):
     """One continuation of one prompt."""
 
     text: str
+    logprobs: CompletionLogprobsField
+    token_ids: TokenIdsField = UNSET
+    prompt_token_ids: PromptTokenIds = UNSET
+    prompt_logprobs: PromptLogprobsField = UNSET
 
 
 class Completion(Answer, kw_only=True):
@@ -214,6 +233,10 @@ class CompletionChunkChoice(Passing, kw_only=True):
     """More of one continuation."""
 
     text: str
+    logprobs: CompletionLogprobsField
+    token_ids: TokenIdsField = UNSET
+    prompt_token_ids: FirstPromptTokenIds = UNSET
+    prompt_logprobs: FirstPromptLogprobs = UNSET
 
 
 class CompletionChunk(Answer, kw_only=True):

@@ -1,12 +1,11 @@
 """The document: every path, what it reads and what it answers, with the bounds of the server that serves it.
 
-Owns: the paths, as a client sees them. Must not know: their handlers, the engine.
+Owns: how the parts are put together, and the bounds. Must not know: handlers, the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import attrs
 import msgspec
@@ -15,17 +14,8 @@ from trioserve.params import Limits
 from trioserve.wire import neutral
 from trioserve.wire.openapi import answers, requests
 from trioserve.wire.openapi.marks import extension_marks
-from trioserve.wire.openapi.refusals import (
-    RETRY_AFTER,
-    Refusal,
-    Schema,
-    error_responses,
-    http_error_response,
-    refusals_of_cancelling,
-    refusals_of_generating,
-    refusals_of_looking,
-    refusals_of_models,
-)
+from trioserve.wire.openapi.operations import Operation, operations_of
+from trioserve.wire.openapi.refusals import RETRY_AFTER, Schema, error_responses, http_error_response
 
 _SCHEMA: Final = "#/components/schemas/{name}"
 _JSON_TYPES: Final = {dict: "object", bool: "boolean", str: "string"}
@@ -54,27 +44,9 @@ class Served:
     """The class that /v1/engine gives the fields of."""
 
 
-@attrs.frozen(kw_only=True)
-class Operation:
-    """A method of a path."""
-
-    method: Literal["get", "post", "delete"]
-    path: str
-    summary: str
-    answer: type[msgspec.Struct] | type[attrs.AttrsInstance] | None
-    """None: text."""
-    refusals: list[Refusal] = attrs.field(factory=refusals_of_looking)
-    request: type[msgspec.Struct] | None = None
-    chunk: type[msgspec.Struct] | None = None
-    """The event of a streamed answer."""
-    parameters: tuple[str, ...] = ()
-    """Names in ``components.parameters``."""
-    marks: Mapping[str, bool | str] = attrs.field(factory=dict)
-
-
 def build_document(served: Served) -> Schema:
     """The document, to be encoded as JSON."""
-    operations = _operations(served.engine)
+    operations = operations_of(served.engine)
     paths: dict[str, dict[str, Schema]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
@@ -96,71 +68,6 @@ def build_document(served: Served) -> Schema:
             "responses": {"HttpError": http_error_response()},
         },
     }
-
-
-def _operations(engine: type[attrs.AttrsInstance]) -> list[Operation]:
-    ours = extension_marks(None)
-    cancelling = extension_marks(34)
-    return [
-        Operation(
-            method="post",
-            path="/v1/chat/completions",
-            summary="Answer a conversation.",
-            request=requests.ChatRequest,
-            answer=answers.ChatCompletion,
-            chunk=answers.ChatChunk,
-            parameters=("X-Request-Id",),
-            refusals=refusals_of_generating(),
-        ),
-        Operation(
-            method="post",
-            path="/v1/completions",
-            summary="Continue texts or token ids.",
-            request=requests.CompletionRequest,
-            answer=answers.Completion,
-            chunk=answers.CompletionChunk,
-            parameters=("X-Request-Id",),
-            refusals=refusals_of_generating(),
-        ),
-        Operation(method="get", path="/v1/models", summary="What is served.", answer=answers.Models),
-        Operation(
-            method="get",
-            path="/v1/models/{id}",
-            summary="One model that is served.",
-            answer=answers.Model,
-            parameters=("model",),
-            refusals=refusals_of_models(),
-        ),
-        Operation(
-            method="delete",
-            path="/v1/requests/{id}",
-            summary="End a running request: all its choices.",
-            answer=answers.Cancelled,
-            parameters=("request",),
-            refusals=refusals_of_cancelling(),
-            marks=cancelling,
-        ),
-        Operation(
-            method="delete",
-            path="/v1/requests/{id}/choices/{index}",
-            summary="End one choice of a running request.",
-            answer=answers.Cancelled,
-            parameters=("request", "index"),
-            refusals=refusals_of_cancelling(),
-            marks=cancelling,
-        ),
-        Operation(method="get", path="/v1/engine", summary="What runs at this moment.", answer=engine, marks=ours),
-        Operation(
-            method="get",
-            path="/metrics",
-            summary="What ran, for Prometheus: its text format, or OpenMetrics if the Accept header asks for it.",
-            answer=None,
-            marks=ours,
-        ),
-        Operation(method="get", path="/health", summary="Whether the server runs.", answer=answers.Health, marks=ours),
-        Operation(method="get", path="/version", summary="The server's version.", answer=answers.Version, marks=ours),
-        Operation(method="get", path="/openapi.json", summary="This document.", answer=answers.Document, marks=ours),
-    ]
 
 
 def _operation(operation: Operation) -> Schema:

@@ -16,8 +16,15 @@ from trioserve.params import (
     INT32_MAX,
     INT64_MAX,
     INT64_MIN,
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_CACHE_SALT,
+    MAX_LOGPROBS,
+    MAX_PENALTY,
+    MAX_REPETITION_PENALTY,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
     MAX_TEMPERATURE,
     SamplingParams,
 )
@@ -34,6 +41,19 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 StopStrings = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
+StopTokenIds = Annotated[list[CountFromZero], Meta(max_length=MAX_STOP_TOKEN_IDS)]
+Penalty = Annotated[float, Meta(ge=-MAX_PENALTY, le=MAX_PENALTY)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=MAX_REPETITION_PENALTY)]
+TopCount = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)]
+LOGIT_BIAS: Final[dict[str, object]] = {
+    "type": "object",
+    "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+    # no larger than INT32_MAX
+    "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+    "maxProperties": MAX_BIASES,
+}
 
 
 class Body(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -115,6 +135,59 @@ class GeneratingRequest(Body, kw_only=True):
     stop: Annotated[
         StopString | StopStrings | None,
         meaning("One or several texts that end a choice; none of them is in its text."),
+    ] = None
+    stop_token_ids: Annotated[
+        StopTokenIds | None,
+        extension(
+            "Tokens that end a choice, besides the model's end-of-sequence tokens; like those they have no text."
+        ),
+    ] = None
+    include_stop_str_in_output: Annotated[
+        bool | None, extension("The text of a choice has the stop string, or the text of the stop token, at its end.")
+    ] = _DEFAULTS.include_stop
+    min_tokens: Annotated[
+        CountFromZero | None,
+        extension(
+            "Before a choice has so many tokens, none that would end it can be drawn, and stop strings do not count. "
+            "Up to max_tokens."
+        ),
+    ] = _DEFAULTS.min_tokens
+    presence_penalty: Annotated[
+        Penalty | None, meaning("Subtracted from the logit of every token that the choice has generated.")
+    ] = _DEFAULTS.presence_penalty
+    frequency_penalty: Annotated[
+        Penalty | None, meaning("The same, as many times as the choice has generated the token.")
+    ] = _DEFAULTS.frequency_penalty
+    repetition_penalty: Annotated[
+        RepetitionPenalty | None,
+        extension(
+            "The logit of every token in the prompt or the choice is divided by this if it is positive, and multiplied "
+            "if it is negative."
+        ),
+    ] = _DEFAULTS.repetition_penalty
+    logit_bias: Annotated[
+        object,
+        Meta(
+            description="Token ids, and what is added to their logits.",
+            extra_json_schema={"anyOf": [LOGIT_BIAS, {"type": "null"}]},
+        ),
+    ] = None
+    skip_special_tokens: Annotated[bool | None, extension("Special tokens have no text.")] = (
+        _DEFAULTS.skip_special_tokens
+    )
+    prompt_logprobs: Annotated[
+        TopCount | None,
+        extension(
+            "Tell the log-probability of every token of the prompts but the first, and of so many of the likeliest "
+            "ones in its place."
+        ),
+    ] = None
+    return_token_ids: Annotated[bool | None, extension("Tell the token ids of the prompts and the choices.")] = False
+    priority: Annotated[
+        Int32 | None, extension("Requests with a lower one start first; those that run go on, whatever comes.")
+    ] = _DEFAULTS.priority
+    cache_salt: Annotated[
+        CacheSalt | None, extension("Prompts are found in the cache only by requests with the same salt.")
     ] = None
     ignore_eos: Annotated[bool | None, extension("Go on past the model's end-of-sequence tokens.")] = (
         _DEFAULTS.ignore_eos
@@ -240,6 +313,15 @@ class ChatRequest(GeneratingRequest, kw_only=True):
         ),
     ] = None
     max_tokens: Annotated[Count | None, meaning("The older name of max_completion_tokens.")] = None
+    logprobs: Annotated[
+        bool | None,
+        meaning(
+            "Tell the log-probability of every token to the model, before penalties, bias, temperature and filters."
+        ),
+    ] = False
+    top_logprobs: Annotated[
+        TopCount | None, meaning("Tell those of so many of the likeliest tokens in its place. Only with logprobs.")
+    ] = None
     prediction: Annotated[
         Prediction | None, meaning("A text to take drafts from, whatever prompt_lookup says; each choice by itself.")
     ] = None
@@ -271,6 +353,13 @@ class CompletionRequest(GeneratingRequest, kw_only=True):
         meaning(
             "Tokens of a choice. By default 16, or less if the context has less room; a number that is given must fit. "
             "0 computes nothing."
+        ),
+    ] = None
+    logprobs: Annotated[
+        TopCount | Literal[False] | None,
+        meaning(
+            "Tell the log-probability of every token to the model, and of so many of the likeliest ones in its place; "
+            "with echo, of the prompt's tokens too. OpenAI's API allows 5."
         ),
     ] = None
     echo: Annotated[bool | None, meaning("The text of a choice begins with its prompt.")] = False

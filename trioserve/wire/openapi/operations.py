@@ -1,0 +1,106 @@
+"""The paths, as a client sees them.
+
+Owns: what each path reads and answers. Must not know: their handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+import msgspec
+
+from trioserve.wire.openapi import answers, requests
+from trioserve.wire.openapi.marks import extension_marks
+from trioserve.wire.openapi.refusals import (
+    Refusal,
+    refusals_of_cancelling,
+    refusals_of_generating,
+    refusals_of_looking,
+    refusals_of_models,
+)
+
+
+@attrs.frozen(kw_only=True)
+class Operation:
+    """A method of a path."""
+
+    method: Literal["get", "post", "delete"]
+    path: str
+    summary: str
+    answer: type[msgspec.Struct] | type[attrs.AttrsInstance] | None
+    """None: text."""
+    refusals: list[Refusal] = attrs.field(factory=refusals_of_looking)
+    request: type[msgspec.Struct] | None = None
+    chunk: type[msgspec.Struct] | None = None
+    """The event of a streamed answer."""
+    parameters: tuple[str, ...] = ()
+    """Names in ``components.parameters``."""
+    marks: Mapping[str, bool | str] = attrs.field(factory=dict)
+
+
+def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
+    """All operations. ``engine``: the class that /v1/engine gives the fields of."""
+    ours = extension_marks(None)
+    cancelling = extension_marks(34)
+    return [
+        Operation(
+            method="post",
+            path="/v1/chat/completions",
+            summary="Answer a conversation.",
+            request=requests.ChatRequest,
+            answer=answers.ChatCompletion,
+            chunk=answers.ChatChunk,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+        ),
+        Operation(
+            method="post",
+            path="/v1/completions",
+            summary="Continue texts or token ids.",
+            request=requests.CompletionRequest,
+            answer=answers.Completion,
+            chunk=answers.CompletionChunk,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+        ),
+        Operation(method="get", path="/v1/models", summary="What is served.", answer=answers.Models),
+        Operation(
+            method="get",
+            path="/v1/models/{id}",
+            summary="One model that is served.",
+            answer=answers.Model,
+            parameters=("model",),
+            refusals=refusals_of_models(),
+        ),
+        Operation(
+            method="delete",
+            path="/v1/requests/{id}",
+            summary="End a running request: all its choices.",
+            answer=answers.Cancelled,
+            parameters=("request",),
+            refusals=refusals_of_cancelling(),
+            marks=cancelling,
+        ),
+        Operation(
+            method="delete",
+            path="/v1/requests/{id}/choices/{index}",
+            summary="End one choice of a running request.",
+            answer=answers.Cancelled,
+            parameters=("request", "index"),
+            refusals=refusals_of_cancelling(),
+            marks=cancelling,
+        ),
+        Operation(method="get", path="/v1/engine", summary="What runs at this moment.", answer=engine, marks=ours),
+        Operation(
+            method="get",
+            path="/metrics",
+            summary="What ran, for Prometheus: its text format, or OpenMetrics if the Accept header asks for it.",
+            answer=None,
+            marks=ours,
+        ),
+        Operation(method="get", path="/health", summary="Whether the server runs.", answer=answers.Health, marks=ours),
+        Operation(method="get", path="/version", summary="The server's version.", answer=answers.Version, marks=ours),
+        Operation(method="get", path="/openapi.json", summary="This document.", answer=answers.Document, marks=ours),
+    ]
