@@ -35,20 +35,19 @@ class TokenTexts:
         if token_id >= self._tokenizer.vocab_size:
             # the logits may be wider than the vocabulary
             return b""
-        return self._tokenizer.token_bytes(token_id) or (b"" if self._skip_special else self.mark(token_id).encode())
+        return self._tokenizer.token_bytes(token_id, skip_special=self._skip_special)
 
-    def mark(self, token_id: int) -> str:
-        """How a special token is written in a prompt; "" for one that can't be."""
+    def written(self, token_id: int) -> bytes:
+        """What the token is in a prompt: special ones are written too. b"" for one that can't be."""
         if token_id >= self._tokenizer.vocab_size:
-            return ""
-        return self._tokenizer.decode([token_id], skip_special=False)
+            return b""
+        return self._tokenizer.token_bytes(token_id, skip_special=False)
 
     def shown(self, token_id: int) -> tuple[str, bytes]:
-        """The name of the token, and its bytes: those of the mark of a special one."""
-        data = self.spelled(token_id)
+        """The name of the token, and the bytes that it is in a prompt."""
+        data = self.written(token_id)
         if not data:
-            mark = self.mark(token_id)
-            return mark or f"token_id:{token_id}", mark.encode()
+            return f"token_id:{token_id}", data
         try:
             return data.decode(), data
         except UnicodeDecodeError:
@@ -73,7 +72,7 @@ class TextPosition:
         data = self._texts.spelled(token_id)
         if not data:
             # a mark is in the text if the caller wrote it there, and isn't if it was put in front, or given as an id
-            here, mark = self._at, self._texts.mark(token_id)
+            here, mark = self._at, self._texts.written(token_id).decode(errors="replace")
             if mark and self._prompt.startswith(mark, here):
                 self._at += len(mark)
             return here

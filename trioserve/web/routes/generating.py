@@ -57,7 +57,7 @@ class _Builders:
             echo_logprobs=bool(self.echo_texts) and call.params.logprobs is not None,
             prompt_logprobs=call.prompt_logprobs,
             token_ids=call.return_token_ids,
-            prompt_ids=generation.prompt_ids,
+            prompt_ids=tuple(prompt.token_ids for prompt in generation.prompts),
         )
 
     def answer_builder(self, generation: Generation) -> AnswerBuilder:
