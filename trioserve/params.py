@@ -304,10 +304,13 @@ class SamplingParams:
         return self.temperature == 0.0 and not self.choice_params
 
     def of_choice(self, j: int) -> ChoiceParams:
-        """What choice j is drawn with: its own values, and the request's where it has none. A seed is its own only."""
+        """What choice j is drawn with: its own values, and the request's where it has none. A seed is its own only.
+
+        Where the request draws nothing at all, with max_tokens 0, a choice has no number of its own: None.
+        """
         own = self.choice_params[j] if self.choice_params else ChoiceParams()
         return ChoiceParams(
-            max_tokens=self.max_tokens if own.max_tokens is None else own.max_tokens,
+            max_tokens=(self.max_tokens or None) if own.max_tokens is None else own.max_tokens,
             temperature=self.temperature if own.temperature is None else own.temperature,
             top_p=self.top_p if own.top_p is None else own.top_p,
             top_k=self.top_k if own.top_k is None else own.top_k,

@@ -87,14 +87,14 @@ async def test_odd_but_plain_bodies_are_served(body: bytes) -> None:  # case jso
         assert len(json.loads(response.body)["choices"]) == 2
 
 
-NO_NUMBERS = ["NaN", "Infinity", "-Infinity", "1e999", "true", '"0.7"', "-0.1", "2.1"]
+NO_NUMBERS = ["NaN", "Infinity", "-Infinity", "1e999", "true", '"0.7"']
 NUMBERS = {
-    "temperature": NO_NUMBERS,
-    "top_p": NO_NUMBERS,
-    "min_p": NO_NUMBERS,
-    "presence_penalty": NO_NUMBERS,
-    "frequency_penalty": NO_NUMBERS,
-    "repetition_penalty": NO_NUMBERS,
+    "temperature": [*NO_NUMBERS, "-0.1", "2.1"],
+    "top_p": [*NO_NUMBERS, "-0.1", "2.1"],
+    "min_p": [*NO_NUMBERS, "-0.1", "2.1"],
+    "presence_penalty": [*NO_NUMBERS, "-2.1", "2.1"],
+    "frequency_penalty": [*NO_NUMBERS, "-2.1", "2.1"],
+    "repetition_penalty": [*NO_NUMBERS, "-0.1", "0", "10.1"],
     "logit_bias": ['{"5": NaN}', '{"5": 1e999}', '{"5": true}', '{"5": "1"}'],
     "seed": ["1e30", "NaN", "true"],
     "max_tokens": ["3.5", "-1", "0", "true"],

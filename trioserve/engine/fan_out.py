@@ -88,7 +88,8 @@ class FanOut:
             for j in range(1 if self.replicates else count):
                 own = self.params.of_choice(j)
                 param = self._max_tokens_param(j)
-                max_tokens = resolve_max_tokens(own.max_tokens, default_max_tokens, len(prompt), info, param)
+                requested = 0 if params.max_tokens == 0 else own.max_tokens
+                max_tokens = resolve_max_tokens(requested, default_max_tokens, len(prompt), info, param)
                 if params.min_tokens > max_tokens:
                     raise ParamError(
                         f"min_tokens must be at most the tokens of a choice, {max_tokens}, got {params.min_tokens}.",
