@@ -43,6 +43,7 @@ PUBLIC = {
     "SamplingParams",
     "StopWhen",
     "Structure",
+    "StructureError",
     "TextDelta",
     "TokenLogprob",
     "ToolCallDelta",

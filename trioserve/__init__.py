@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ModelError,
         ParamError,
         QueueFullError,
+        StructureError,
         TrioserveError,
     )
     from trioserve.events import (
@@ -80,6 +81,7 @@ __all__ = [
     "SamplingParams",
     "StopWhen",
     "Structure",
+    "StructureError",
     "TextDelta",
     "TokenLogprob",
     "ToolCallDelta",
@@ -108,6 +110,7 @@ _HOMES: Final = {
         "ModelError",
         "ParamError",
         "QueueFullError",
+        "StructureError",
         "TrioserveError",
     ),
     "trioserve.events": (

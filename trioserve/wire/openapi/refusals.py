@@ -25,6 +25,7 @@ from trioserve.errors import (
     ParamError,
     QueueFullError,
     RequestNotFoundError,
+    StructureError,
     TrioserveError,
     error_row,
 )
@@ -60,6 +61,10 @@ def _generating() -> list[Refusal]:
         Refusal("The server is shutting down.", EngineStoppingError()),
         Refusal("The engine has ended.", EngineClosedError()),
         Refusal("This request failed; others did not.", GenerationError("The tokenizer failed.", "cmpl-1")),
+        Refusal(
+            "A choice could not become what its structure says; those of other requests go on.",
+            StructureError("No token may follow: all are forbidden."),
+        ),
         Refusal(
             "An error ended the engine, which the message tells; the server ends.",
             EngineFailedError(DeviceError("The device failed in step 7: RuntimeError: out of memory")),
