@@ -1,0 +1,81 @@
+"""Collects what a parser finds in a text, as parts.
+
+Owns: what becomes of white space around thoughts and calls, and the numbers of calls. Must not know: marks.
+
+White space between a call or a thought and its neighbours belongs to the marks around it, and is left out: it would
+make a text of line feeds of what is no text. All other text stays to the letter.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Final, Literal
+
+import attrs
+
+from trioserve.abc import Part
+
+
+class PartWriter:
+    """Takes text, thoughts and calls in order; ``take`` gives the parts that they make."""
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        """``new_id``: makes the id of a call, another one each time."""
+        self._new_id: Final = new_id
+        self._parts: list[Part] = []
+        self._space: list[str] = []
+        """White space at the end of the text so far."""
+        self._after_mark = False
+        self._calls = 0
+
+    def __repr__(self) -> str:
+        return f"<PartWriter: {self._calls} calls, {len(self._parts)} parts>"
+
+    def text(self, text: str) -> None:
+        """Text of the answer."""
+        self._write("text", text)
+
+    def thought(self, text: str) -> None:
+        """Text of a thought."""
+        self._write("reasoning", text)
+
+    def mark(self) -> None:
+        """A mark was read: white space beside it is left out."""
+        self._space.clear()
+        self._after_mark = True
+
+    def begin_call(self, name: str) -> None:
+        """A call begins; ``arguments`` is for this one from now on."""
+        self.mark()
+        self._parts.append(Part("tool_call", "", self._calls, self._new_id(), name))
+        self._calls += 1
+
+    def arguments(self, text: str) -> None:
+        """More of the arguments of the call begun last."""
+        if text:
+            self._parts.append(Part("tool_call", text, self._calls - 1))
+
+    def finish(self, kind: Literal["text", "reasoning"]) -> None:
+        """Nothing follows: white space at the end of the text, or thought, is part of it."""
+        if self._space:
+            self._parts.append(Part(kind, "".join(self._space)))
+            self._space.clear()
+
+    def take(self) -> list[Part]:
+        """The parts since the last time; the first of a call has its name and no arguments."""
+        parts, self._parts = self._parts, []
+        # a part that has an id is equal to no other
+        runs = (list(run) for _, run in itertools.groupby(parts, lambda part: (part.kind, part.call, part.id)))
+        return [attrs.evolve(run[0], text="".join(part.text for part in run)) for run in runs]
+
+    def _write(self, kind: Literal["text", "reasoning"], text: str) -> None:
+        if self._after_mark:
+            text = text.lstrip()
+        stripped = text.rstrip()
+        if stripped:
+            self._after_mark = False
+            self._parts.append(Part(kind, "".join([*self._space, stripped])))
+            self._space.clear()
+        if len(stripped) < len(text):
+            self._space.append(text[len(stripped) :])
