@@ -10,6 +10,7 @@ from typing import Protocol
 
 from trioserve.text.parts import PartWriter
 from trioserve.text.reader import Reader, Steps
+from trioserve.text.tools.grammar import Demand
 
 
 class ToolFormat(Protocol):
@@ -31,6 +32,14 @@ class ToolFormat(Protocol):
 
     def read(self, reader: Reader, writer: PartWriter) -> Steps[None]:
         """Read all of the answer that follows the thought: text and calls."""
+        ...
+
+    def rules(self, demand: Demand) -> list[str]:
+        """The rules of a grammar, one of which is ``answer``, for what ``demand`` says.
+
+        Raises:
+            ParamError: a tool's arguments can't be held to its schema in this format.
+        """
         ...
 
 

@@ -16,14 +16,18 @@ from trioserve.text.tools.pythonic import PythonicFormat
 
 HERMES: Final = HermesFormat()
 LLAMA: Final = LlamaFormat()
-MISTRAL: Final = MistralFormat()
+MISTRAL: Final = MistralFormat("mistral", has_array=True)
+MISTRAL_V11: Final = MistralFormat("mistral_v11", has_array=False)
 PYTHONIC: Final = PythonicFormat()
-TOOL_FORMATS: Final[dict[str, ToolFormat]] = {each.name: each for each in (HERMES, LLAMA, MISTRAL, PYTHONIC)}
+TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
+    each.name: each for each in (HERMES, LLAMA, MISTRAL, MISTRAL_V11, PYTHONIC)
+}
 
 _SIGNS: Final[tuple[tuple[str, ToolFormat | None], ...]] = (
     # XML parameters inside of <tool_call>, as Qwen 3 Coder writes them: none of ours
     (r"<function=", None),
     (r"<tool_call>", HERMES),
+    (r"\[ARGS\]", MISTRAL_V11),
     (r"\[TOOL_CALLS\]", MISTRAL),
     (r"<\|python_start\|>|func_name1\(|\[func\(", PYTHONIC),
     (r"<\|python_tag\|>|\"parameters\": ?dictionary of argument name", LLAMA),

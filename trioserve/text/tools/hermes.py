@@ -16,6 +16,7 @@ from trioserve.text.parts import PartWriter
 from trioserve.text.reader import Reader, Steps
 from trioserve.text.tools.calls import read_call
 from trioserve.text.tools.format import openai_ids
+from trioserve.text.tools.grammar import Demand, alternatives, call_objects, quote
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -44,6 +45,20 @@ class HermesFormat:
             else:
                 reader.take()
                 writer.text(reader.recorded())
+
+    def rules(self, demand: Demand) -> list[str]:
+        opening, spelling = demand.spelling.mark(OPEN), demand.spelling
+        rest = f"{quote(chr(10))} call {quote(chr(10))} {spelling.mark(CLOSE)}"
+        more = f" ({quote(chr(10))} {opening} rest)*" if demand.parallel else ""
+        before, before_rules = spelling.up_to(OPEN, "before")
+        after, after_rules = spelling.without([OPEN], "after")
+        repeat = "*" if demand.parallel else "?"
+        free = f"({before} rest){repeat} {after}", [*before_rules, *after_rules]
+        return [
+            *alternatives(demand, f"{opening} rest{more}", free),
+            f"rest: {rest}",
+            *call_objects(demand.tools, "arguments"),
+        ]
 
 
 def _read_block(reader: Reader, writer: PartWriter) -> Steps[None]:

@@ -16,6 +16,7 @@ from trioserve.text.parts import PartWriter
 from trioserve.text.reader import Reader, Steps
 from trioserve.text.tools.calls import read_call
 from trioserve.text.tools.format import openai_ids
+from trioserve.text.tools.grammar import Demand, alternatives, call_objects, quote
 
 TAG: Final = "<|python_tag|>"
 _TEXT: Final = re.compile(r"[^<]*")
@@ -45,6 +46,16 @@ class LlamaFormat:
             else:
                 reader.take()
                 writer.text(reader.recorded())
+
+    def rules(self, demand: Demand) -> list[str]:
+        more = f" ({quote('; ')} call)*" if demand.parallel else ""
+        text, text_rules = demand.spelling.without([TAG], "other", start=r"\s*\{")
+        # with the mark or without
+        calls = f"({demand.spelling.mark(TAG)})? call{more}"
+        return [
+            *alternatives(demand, calls, (f"{calls} | {text}", text_rules)),
+            *call_objects(demand.tools, "parameters"),
+        ]
 
 
 def _read_calls(reader: Reader, writer: PartWriter) -> Steps[None]:

@@ -15,6 +15,8 @@ from typing import Final
 from trioserve.text.parts import PartWriter
 from trioserve.text.reader import Reader, Steps
 from trioserve.text.tools.format import openai_ids
+from trioserve.text.tools.grammar import Demand, alternatives, quote
+from trioserve.text.tools.keywords import keyword_rules
 from trioserve.text.tools.literals import copy_literal
 
 START: Final = "<|python_start|>"
@@ -48,6 +50,15 @@ class PythonicFormat:
             else:
                 reader.take()
                 writer.text(reader.recorded())
+
+    def rules(self, demand: Demand) -> list[str]:
+        more = f" ({quote(', ')} call)*" if demand.parallel else ""
+        calls = f"{quote('[')} call{more} {quote(']')}"
+        other, other_rules = demand.spelling.without([START], "other", start=r"\s*\[")
+        rules = [f"call: {' | '.join(f'call_{i}' for i in range(len(demand.tools)))}"]
+        for i, tool in enumerate(demand.tools):
+            rules += keyword_rules(tool, i)
+        return [*alternatives(demand, calls, (f"{calls} | {other}", other_rules)), *rules]
 
 
 def _read_list(reader: Reader, writer: PartWriter) -> Steps[None]:
