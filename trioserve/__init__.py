@@ -12,7 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from trioserve.engine.engine import Answer, ChoiceAnswer, Engine, EngineStatistics, ModelInfo
+    from trioserve.engine.answers import Answer, ChoiceAnswer, ToolCall
+    from trioserve.engine.chats import Chat, Rendering
+    from trioserve.engine.engine import Engine, EngineStatistics, ModelInfo
     from trioserve.engine.generation import Generation
     from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
     from trioserve.engine.open import open_engine
@@ -45,11 +47,13 @@ if TYPE_CHECKING:
     )
     from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
     from trioserve.structure import Structure
+    from trioserve.tools import Tool, ToolUse
     from trioserve.version import __version__
 
 __all__ = [
     "AbortCause",
     "Answer",
+    "Chat",
     "ChoiceAnswer",
     "ChoiceFailedError",
     "ChoiceFinished",
@@ -77,6 +81,7 @@ __all__ = [
     "PromptScored",
     "QueueFullError",
     "ReasoningDelta",
+    "Rendering",
     "RequestReport",
     "SamplingParams",
     "StopWhen",
@@ -84,7 +89,10 @@ __all__ = [
     "StructureError",
     "TextDelta",
     "TokenLogprob",
+    "Tool",
+    "ToolCall",
     "ToolCallDelta",
+    "ToolUse",
     "TrioserveError",
     "__version__",
     "open_engine",
@@ -93,7 +101,9 @@ __all__ = [
 # Names are imported when they are first asked for (PEP 562): an engine takes some 0.3 seconds to import, which
 # ``trioserve --help`` does not need, and in which Ctrl-C would be a traceback before the command can help it.
 _HOMES: Final = {
-    "trioserve.engine.engine": ("Answer", "ChoiceAnswer", "Engine", "EngineStatistics", "ModelInfo"),
+    "trioserve.engine.answers": ("Answer", "ChoiceAnswer", "ToolCall"),
+    "trioserve.engine.chats": ("Chat", "Rendering"),
+    "trioserve.engine.engine": ("Engine", "EngineStatistics", "ModelInfo"),
     "trioserve.engine.generation": ("Generation",),
     "trioserve.engine.observer": ("AbortCause", "ChoiceReport", "Observer", "RequestReport"),
     "trioserve.engine.open": ("open_engine",),
@@ -126,6 +136,7 @@ _HOMES: Final = {
     ),
     "trioserve.params": ("ChoiceParams", "Limits", "SamplingParams", "StopWhen"),
     "trioserve.structure": ("Structure",),
+    "trioserve.tools": ("Tool", "ToolUse"),
     "trioserve.version": ("__version__",),
 }
 

@@ -12,6 +12,8 @@ from array import array
 import attrs
 import trio
 
+from trioserve.abc import Part
+from trioserve.engine.deltas import deltas
 from trioserve.engine.ranking import Ranking
 from trioserve.engine.ticket import Ticket
 from trioserve.engine.verdict import Verdict
@@ -29,6 +31,7 @@ from trioserve.events import (
 from trioserve.params import SamplingParams
 from trioserve.sched.commit import Drafted
 from trioserve.sched.outbox import Progress
+from trioserve.text.output import ChoiceOutput
 from trioserve.text.pipeline import ChoiceText, Piece
 
 logger = logging.getLogger(__name__)
@@ -75,7 +78,8 @@ class Choice:
     ticket: Ticket
     params: SamplingParams
     """Those of the request."""
-    text: ChoiceText
+    text: ChoiceText | ChoiceOutput
+    """The latter if thoughts and calls are told from text."""
     prompt: PromptUsage
     verdict: Verdict
     watch: ChoiceWatch
@@ -182,16 +186,35 @@ class Choice:
 
     def _delta(self, piece: Piece) -> list[Event]:
         text, ids = piece.text, piece.token_ids
+        self.completion_tokens += len(ids)
+        if isinstance(self.text, ChoiceOutput):
+            return self._parsed(piece, self.text.take())
         if not text and not ids and not piece.logprobs:
             return []
-        self.completion_tokens += len(ids)
-        if self.verdict.reads_text:
-            self._texts.append(text)
+        self._note(text)
         return [TextDelta(place.index, text, ids, piece.logprobs) for place in self.places]
 
+    def _parsed(self, piece: Piece, parts_of_each: list[list[Part]]) -> list[Event]:
+        """The events of the choice and of its copies."""
+        for part in parts_of_each[0]:
+            if part.kind == "text":
+                self._note(part.text)
+        return [
+            event
+            for place, parts in zip(self.places, parts_of_each, strict=True)
+            for event in deltas(place.index, parts, piece)
+        ]
+
+    def _note(self, text: str) -> None:
+        if self.verdict.reads_text:
+            self._texts.append(text)
+
     def _last(self, piece: Piece, reason: FinishReason, stop: str | int | None) -> list[Event]:
-        events = self._delta(piece) + self._finish(reason, stop, None)
-        if reason in ("stop", "length"):
+        events = self._delta(piece)
+        if reason == "stop" and isinstance(self.text, ChoiceOutput) and self.text.has_calls:
+            reason = "tool_calls"
+        events += self._finish(reason, stop, None)
+        if reason in ("stop", "length", "tool_calls"):
             self.verdict.finished("".join(self._texts), copies=len(self.places))
         return events
 
@@ -208,6 +231,7 @@ class Choice:
                     completion_tokens=self.completion_tokens,
                     cached_tokens=0 if place.shared_tokens else self.prompt.cached_tokens,
                     shared_tokens=place.shared_tokens,
+                    reasoning_tokens=self.text.reasoning_tokens if isinstance(self.text, ChoiceOutput) else 0,
                     accepted_prediction_tokens=self.drafted.accepted,
                     rejected_prediction_tokens=self.drafted.rejected,
                 ),

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import uuid
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 import trio
 
 from trioserve.abc import DeviceInfo, Tokenizer
+from trioserve.engine.answers import Answer, AnswerFold
+from trioserve.engine.chats import AS_USUAL, Chat, Chats, Message, Rendering
 from trioserve.engine.generation import Generation
 from trioserve.engine.groupless import GrouplessScheduler
 from trioserve.engine.observer import AbortCause, Observer
@@ -22,10 +24,11 @@ from trioserve.engine.scheduler import Scheduler
 from trioserve.engine.snapshot import EngineSnapshot
 from trioserve.engine.ticket import Mailbox
 from trioserve.errors import EngineStoppingError, ParamError
-from trioserve.events import ChoiceFinished, ChoiceUsage, FinishReason, TextDelta
 from trioserve.params import SamplingParams
 from trioserve.sched.state import SchedulerStatistics
+from trioserve.text.parser import OutputFormat
 from trioserve.text.template import ChatTemplate
+from trioserve.tools import ToolUse
 
 
 @attrs.frozen(kw_only=True)
@@ -40,29 +43,6 @@ class ModelInfo:
     """None: the model's files say nothing."""
     warnings: tuple[str, ...] = ()
     """What in the model's files was odd, for people."""
-
-
-@attrs.frozen(kw_only=True)
-class ChoiceAnswer:
-    """One finished choice, whole."""
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    reason: FinishReason
-    seed: int
-    usage: ChoiceUsage
-    mean_logprob: float | None
-    """What best_of ranks by; see ChoiceFinished."""
-
-
-@attrs.frozen(kw_only=True)
-class Answer:
-    """All choices of one request, in index order."""
-
-    choices: tuple[ChoiceAnswer, ...]
-    prompt_tokens: int
-    cached_tokens: int
 
 
 @attrs.frozen(kw_only=True)
@@ -95,6 +75,7 @@ class Engine:
         """What it means that a request is left before its end."""
         self._began = trio.current_time()
         self._scheduler = scheduler
+        self._chats = Chats(model.id, model.template, model.tokenizer, options)
         self._live: dict[str, Generation] = {}
         self._draining = False
         self._drained = trio.Event()
@@ -115,6 +96,7 @@ class Engine:
         request_id: str | None = None,
         alias: str | None = None,
         default_max_tokens: int | None = None,
+        output: OutputFormat | None = None,
     ) -> Generation:
         """The answer to a prompt (text, or token ids), or to a list of them, as a block to enter.
 
@@ -126,6 +108,7 @@ class Engine:
             request_id: a name no other running request has; None makes one.
             alias: another name by which ``find`` finds it, which others may have too.
             default_max_tokens: the most tokens of a choice where ``params`` say nothing; None: to the context's end.
+            output: how thoughts and calls of tools are told from text; None: all of it is text. See ``prepare_chat``.
 
         Raises:
             ParamError: the parameters are over a limit. (Entering raises the rest: ParamError,
@@ -135,7 +118,7 @@ class Engine:
         self.options.limits.check(params, len(as_prompts(prompt)))
         if request_id is None:
             request_id = f"req-{uuid.uuid4().hex}"
-        return Generation(self, prompt, params, request_id, alias, default_max_tokens)
+        return Generation(self, prompt, params, request_id, alias, default_max_tokens, output)
 
     async def complete(
         self,
@@ -144,56 +127,57 @@ class Engine:
         *,
         request_id: str | None = None,
         default_max_tokens: int | None = None,
+        output: OutputFormat | None = None,
     ) -> Answer:
         """``generate``, folded: all choices, whole. Raises what generate, entering and leaving raise."""
-        texts: dict[int, list[str]] = {}
-        ids: dict[int, list[int]] = {}
-        finished: list[ChoiceFinished] = []
-        block = self.generate(prompt, params, request_id=request_id, default_max_tokens=default_max_tokens)
+        fold = AnswerFold()
+        block = self.generate(
+            prompt, params, request_id=request_id, default_max_tokens=default_max_tokens, output=output
+        )
         async with block as generation:
             async for event in generation:
-                if isinstance(event, TextDelta):
-                    texts.setdefault(event.index, []).append(event.text)
-                    ids.setdefault(event.index, []).extend(event.token_ids)
-                elif isinstance(event, ChoiceFinished):
-                    finished.append(event)
-        return Answer(
-            choices=tuple(
-                ChoiceAnswer(
-                    index=event.index,
-                    text="".join(texts.get(event.index, ())),
-                    token_ids=tuple(ids.get(event.index, ())),
-                    reason=event.reason,
-                    seed=event.seed,
-                    usage=event.usage,
-                    mean_logprob=event.mean_logprob,
-                )
-                for event in sorted(finished, key=lambda event: event.index)
-            ),
-            prompt_tokens=generation.prompt_tokens,
-            cached_tokens=generation.cached_tokens,
-        )
+                fold.feed(event)
+        return fold.answer(generation.prompt_tokens, generation.cached_tokens)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> array[int]:
+    async def encode_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: ToolUse | None = None,
+        rendering: Rendering = AS_USUAL,
+    ) -> array[int]:
         """The token ids of a conversation, rendered by the model's template up to where the answer begins.
+
+        Args:
+            messages: what was said.
+            tools: what the model is told that it may call.
+            rendering: what else the template is given.
 
         Raises:
             ParamError: the model has no template, or it refuses these messages.
             ContextLengthError: they do not fit.
         """
-        if self.model.template is None:
-            raise ParamError(
-                f"The model {self.model.id!r} has no chat template; it can be used with /v1/completions.", "messages"
-            )
+        text = await self._chats.render(messages, tools, rendering)
         inline = self.options.inline_characters
-        text = None
-        # Short texts don't make a short work: they may be many, and templates are programs of others.
-        if sum(len(str(message.get("content", ""))) for message in messages) <= inline:
-            text = self.model.template.render_briefly(messages)
-        if text is None:
-            text = await trio.to_thread.run_sync(self.model.template.render, messages)
         # the template writes the special tokens itself
         return await encode(text, self.tokenizer, self.info, "messages", add_special=False, inline=inline)
+
+    async def prepare_chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams = SamplingParams(),
+        *,
+        tools: ToolUse | None = None,
+        rendering: Rendering = AS_USUAL,
+    ) -> Chat:
+        """A conversation ready for ``generate``: its token ids, and how its answers are read and held to a form.
+
+        Raises:
+            ParamError: as encode_chat; or the model can't call tools, or not in the way that is demanded.
+            ContextLengthError: the messages do not fit.
+        """
+        prompt = await self.encode_chat(messages, tools=tools, rendering=rendering)
+        return self._chats.prepare(prompt, params, tools)
 
     def abort(self, request_id: str) -> bool:
         """End every choice of a running request with the finish reason "cancelled". False: no such request runs."""

@@ -7,6 +7,7 @@ Must not know: nurseries, when anything runs.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 
 import attrs
 
@@ -24,6 +25,8 @@ from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.outbox import Outbox
 from trioserve.sched.seeds import child_seed, seed_key
 from trioserve.step import Matcher
+from trioserve.text.output import ChoiceOutput
+from trioserve.text.parser import OutputFormat
 from trioserve.text.pipeline import ChoiceText
 
 
@@ -43,6 +46,8 @@ class FanOut:
     """"i" token ids that the answers may repeat."""
     matcher: Matcher | None = None
     """What every choice must be, at its start."""
+    output: OutputFormat | None = None
+    """How thoughts and calls are told from text; None: all of it is text."""
     choices: list[Choice] = attrs.field(factory=list, init=False)
     groups: list[Group] = attrs.field(factory=list, init=False)
     ranking: Ranking | None = attrs.field(default=None, init=False)
@@ -83,6 +88,7 @@ class FanOut:
         _check_ids(params, info)
         lookup = self.options.looks_up(info) if self.params.prompt_lookup is None else self.params.prompt_lookup
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_ids)
+        spelled = {} if self.output is None else self.output.spelled(tokenizer)
         for p, prompt in enumerate(self.prompts):
             specs: list[ChoiceSpec] = []
             for j in range(1 if self.replicates else count):
@@ -98,13 +104,7 @@ class FanOut:
                 first = p * count + j
                 mine = tuple(places[first : first + count] if self.replicates else places[first : first + 1])
                 ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
-                text = ChoiceText(
-                    tokenizer,
-                    params.stop,
-                    min_tokens=params.min_tokens,
-                    include_stop=params.include_stop,
-                    skip_special=params.skip_special_tokens,
-                )
+                text = self._text(tokenizer, spelled, len(mine))
                 own_watch = watch.choice(len(prompt), max_tokens, copies=len(mine))
                 self.choices.append(
                     Choice(self.request_id, mine, ticket, params, text, self.usage[p], verdict, own_watch, self.ranking)
@@ -123,6 +123,18 @@ class FanOut:
                     cache_salt=(params.cache_salt or "").encode(),
                 )
             )
+
+    def _text(self, tokenizer: Tokenizer, spelled: Mapping[int, bytes], copies: int) -> ChoiceText | ChoiceOutput:
+        params = self.params
+        text = ChoiceText(
+            tokenizer,
+            params.stop,
+            min_tokens=params.min_tokens,
+            include_stop=params.include_stop,
+            skip_special=params.skip_special_tokens,
+            spelled=spelled,
+        )
+        return text if self.output is None else ChoiceOutput(text, [self.output.parser() for _ in range(copies)])
 
     def _seeds(self) -> list[int]:
         """The seeds of one more prompt's choices; j counts inside it. Seeded or not is decided before the offset.

@@ -28,6 +28,7 @@ from trioserve.engine.watch import RequestWatch
 from trioserve.errors import TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event
 from trioserve.params import SamplingParams
+from trioserve.text.parser import OutputFormat
 
 if TYPE_CHECKING:
     from trioserve.engine.engine import Engine
@@ -63,6 +64,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         request_id: str,
         alias: str | None,
         default_max_tokens: int | None,
+        output: OutputFormat | None = None,
     ) -> None:
         self.request_id = request_id
         self.alias = alias
@@ -70,6 +72,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._engine = engine
         self._raw_prompts = as_prompts(prompt)
         self._default_max_tokens = default_max_tokens
+        self._output = output
         self._total = params.candidates * len(self._raw_prompts)
         self._verdict = Verdict(params, self._total, self.cancel)
         self._watch: RequestWatch
@@ -176,7 +179,15 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             prompts = [await self._tokenize(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
             self._usage = [PromptUsage(index, tokens) for index, tokens in enumerate(prompts)]
             prediction = await self._tokenize_prediction()
-            fan_out = FanOut(self.request_id, self.params, self._engine.options, prompts, self._usage, prediction)
+            fan_out = FanOut(
+                self.request_id,
+                self.params,
+                self._engine.options,
+                prompts,
+                self._usage,
+                prediction,
+                output=self._output,
+            )
             if not self._is_free:
                 await self._submit(fan_out)
             nursery = await self._nursery_manager.__aenter__()

@@ -6,7 +6,7 @@ Owns: EngineOptions and its checks. Must not know: flags, environment variables,
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,10 @@ from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.errors import ParamError
 from trioserve.params import Limits, at_least, is_finite
 from trioserve.sched.state import SchedulerOptions
+from trioserve.text.reasoning import REASONING_FORMATS
+from trioserve.text.tools.formats import TOOL_FORMATS
 
+NO_FORMAT = "none"
 MAX_N_CEILING = 16384
 MAX_THREADS = 1024
 DEFAULT_KV_TOKENS = 32768
@@ -38,6 +41,16 @@ def _check_threads(_: object, attribute: attrs.Attribute[int], threads: int) -> 
     # the runtime of OpenMP ends the process when the system refuses it a thread
     if not 1 <= threads <= MAX_THREADS:
         raise ParamError(f"threads must be between 1 and {MAX_THREADS}, got {threads}.", "threads")
+
+
+def _one_of(names: Iterable[str]) -> Callable[[object, attrs.Attribute[str | None], str | None], None]:
+    allowed = [NO_FORMAT, *names]
+
+    def check(_: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
+        if value is not None and value not in allowed:
+            raise ParamError(f"{attribute.name} must be one of {', '.join(allowed)}, got {value!r}.", attribute.name)
+
+    return check
 
 
 def pick_seed() -> int:
@@ -86,6 +99,10 @@ class EngineOptions:
     limits: Limits = attrs.field(factory=Limits, validator=_check_limits)
     inline_characters: int = attrs.field(default=2000, validator=at_least(0))
     """Longer prompts are tokenized in a thread: this many characters take about a millisecond."""
+    tool_format: str | None = attrs.field(default=None, validator=_one_of(TOOL_FORMATS))
+    """How the model calls tools; "none": it can't. None: what its chat template shows."""
+    reasoning_format: str | None = attrs.field(default=None, validator=_one_of(REASONING_FORMATS))
+    """How it marks what it thinks before it answers; "none": thoughts are text. None: what its chat template shows."""
     cache_dir: Path | None = None
     """Where fetched models are kept; None: ``~/.cache/trioserve``."""
     progress: Progress = no_progress

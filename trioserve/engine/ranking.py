@@ -7,15 +7,15 @@ the prompt's usage. Must not know: how candidates run.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
 
-from trioserve.events import ChoiceFinished, Event, FinishReason, TextDelta, TokenLogprob
+from trioserve.engine.deltas import join_deltas
+from trioserve.events import ChoiceFinished, Delta, Event, FinishReason
 
-_TIERS: Final[Mapping[FinishReason, int]] = {"stop": 0, "length": 0, "cancelled": 1, "error": 2}
+_TIERS: Final[Mapping[FinishReason, int]] = {"stop": 0, "length": 0, "tool_calls": 0, "cancelled": 1, "error": 2}
 
 
 def standing(ending: ChoiceFinished) -> tuple[int, float, int]:
@@ -28,15 +28,6 @@ def standing(ending: ChoiceFinished) -> tuple[int, float, int]:
     return _TIERS[ending.reason], -mean, ending.index
 
 
-@attrs.define(eq=False)
-class _Said:
-    """What a candidate has said so far."""
-
-    texts: list[str] = attrs.field(factory=list)
-    token_ids: array[int] = attrs.field(factory=lambda: array("i"))
-    logprobs: list[TokenLogprob] = attrs.field(factory=list)
-
-
 class Ranking:
     """Holds the events of all candidates of a request back, and lets through those of the best.
 
@@ -47,7 +38,7 @@ class Ranking:
     def __init__(self, n: int, candidates: int, prompts: int) -> None:
         self._n = n
         self._candidates = candidates
-        self._said = {index: _Said() for index in range(prompts * candidates)}
+        self._said: dict[int, list[Delta]] = {index: [] for index in range(prompts * candidates)}
         self._endings: list[list[ChoiceFinished]] = [[] for _ in range(prompts)]
 
     def __repr__(self) -> str:
@@ -58,11 +49,8 @@ class Ranking:
         """Take events of candidates; the events of choices that follow from them."""
         best: list[Event] = []
         for event in events:
-            if isinstance(event, TextDelta):
-                said = self._said[event.index]
-                said.texts.append(event.text)
-                said.token_ids.extend(event.token_ids)
-                said.logprobs.extend(event.logprobs)
+            if isinstance(event, Delta):
+                self._said[event.index].append(event)
             elif isinstance(event, ChoiceFinished):
                 prompt = event.index // self._candidates
                 self._endings[prompt].append(event)
@@ -87,6 +75,6 @@ class Ranking:
                 shared_tokens=prompt_tokens if j else 0,
                 discarded_tokens=0 if j else discarded_tokens,
             )
-            if said.token_ids:
-                yield TextDelta(index, "".join(said.texts), tuple(said.token_ids), tuple(said.logprobs))
+            for delta in join_deltas(said):
+                yield attrs.evolve(delta, index=index)
             yield attrs.evolve(ending, index=index, usage=usage)

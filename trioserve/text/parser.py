@@ -57,7 +57,10 @@ class OutputFormat:
 def special_id(mark: str, tokenizer: Tokenizer) -> int | None:
     """The special token that is written ``mark``, which has no bytes in a text; None if there is none."""
     for token_id in tokenizer.encode(mark, add_special=False):
-        if not tokenizer.token_bytes(token_id) and tokenizer.decode([token_id], skip_special=False) == mark:
+        if (
+            tokenizer.token_bytes(token_id) == b""
+            and tokenizer.token_bytes(token_id, skip_special=False) == mark.encode()
+        ):
             return token_id
     return None
 

@@ -9,7 +9,7 @@ make a text of line feeds of what is no text. All other text stays to the letter
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -65,9 +65,7 @@ class PartWriter:
     def take(self) -> list[Part]:
         """The parts since the last time; the first of a call has its name and no arguments."""
         parts, self._parts = self._parts, []
-        # a part that has an id is equal to no other
-        runs = (list(run) for _, run in itertools.groupby(parts, lambda part: (part.kind, part.call, part.id)))
-        return [attrs.evolve(run[0], text="".join(part.text for part in run)) for run in runs]
+        return join_parts(parts)
 
     def _write(self, kind: Literal["text", "reasoning"], text: str) -> None:
         if self._after_mark:
@@ -79,3 +77,9 @@ class PartWriter:
             self._space.clear()
         if len(stripped) < len(text):
             self._space.append(text[len(stripped) :])
+
+
+def join_parts(parts: Sequence[Part]) -> list[Part]:
+    """The parts with neighbours that are one thing joined; the first of a call, which has an id, stays by itself."""
+    runs = (list(run) for _, run in itertools.groupby(parts, lambda part: (part.kind, part.call, part.id)))
+    return [attrs.evolve(run[0], text="".join(part.text for part in run)) for run in runs]

@@ -5,8 +5,9 @@ Owns: ChoiceText. Must not know: events, usage, sibling choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import attrs
 
@@ -46,6 +47,7 @@ class ChoiceText:
         min_tokens: int = 0,
         include_stop: bool = False,
         skip_special: bool = True,
+        spelled: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
         """
         Args:
@@ -54,10 +56,13 @@ class ChoiceText:
             min_tokens: no stop string begins in the text of so many tokens at the start.
             include_stop: the stop string that ends the text is its end.
             skip_special: special tokens have no text.
+            spelled: special tokens that have one all the same, and its bytes.
         """
         self._bytes: Callable[[int], bytes] = (
             tokenizer.token_bytes if skip_special else partial(tokenizer.token_bytes, skip_special=False)
         )
+        if spelled and skip_special:
+            self._bytes = lambda token_id: spelled.get(token_id) or tokenizer.token_bytes(token_id)
         self._detokenizer = Detokenizer()
         self._stops = StopMatcher(stop) if stop else None
         self._min_tokens = min_tokens

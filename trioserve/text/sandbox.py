@@ -17,6 +17,7 @@ from jinja2 import Template, Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_indent, do_join, do_replace, do_title
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -153,6 +154,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         count_work(tree)
         tree.set_environment(self)
         return Template.from_code(self, self.compile(tree), self.make_globals(None))
+
+    def variables(self, source: str) -> frozenset[str]:
+        """The names that a template reads and that are not its own, globals left out. Raises what compiling raises."""
+        return frozenset(find_undeclared_variables(self.parse(source))) - self.globals.keys()
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         if isinstance(obj, str):

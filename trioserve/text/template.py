@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, NoReturn
 
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -20,7 +21,12 @@ MAX_SOURCE_LENGTH: Final = 2**18
 """Characters of a template; real ones have some 30,000 at most."""
 BRIEF_STEPS: Final = 10_000
 """Steps of a rendering that is brief. A step can take up to 2 microseconds; a message takes some tens of them."""
+RESERVED: Final = frozenset(
+    ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now")
+)
+"""What templates are given by us, and callers can't set."""
 _MAX_ERROR_LENGTH: Final = 1000
+_MAX_NAME_LENGTH: Final = 60
 _PROBE_STEPS: Final = 100_000
 
 
@@ -63,6 +69,8 @@ class ChatTemplate:
             raise ModelError(f"the chat template has {len(source)} characters, more than {MAX_SOURCE_LENGTH}")
         try:
             self._template = Sandbox().counted_template(source)
+            self.variables = Sandbox().variables(source)
+            """The names that it reads and doesn't set."""
         except TemplateSyntaxError as error:
             raise ModelError(f"the chat template is wrong in line {error.lineno}: {_one_line(error)}") from error
         except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
@@ -72,6 +80,8 @@ class ChatTemplate:
         self._max_length = max_length
         self._max_steps = max_steps
         self._writes_null = self._can_write_null()
+        self.renders_tools = self._can_render_tools()
+        """Whether it tells the model of tools."""
 
     def __repr__(self) -> str:
         return f"<ChatTemplate: {len(self.source)} characters>"
@@ -82,6 +92,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, object]] | None = None,
+        arguments: Mapping[str, object] = MappingProxyType({}),
         now: datetime | None = None,
     ) -> str:
         """The prompt for a conversation.
@@ -91,26 +102,52 @@ class ChatTemplate:
                 write "None", it is the empty string.
             add_generation_prompt: end with the start of an answer.
             tools: the functions the model may call, as the template expects them.
+            arguments: values for the template's own variables, such as ``enable_thinking``.
             now: what ``strftime_now`` tells; None: the template finds no such function.
 
         Raises:
             ParamError: the template refuses these messages, fails on them, or needs more work or room than it may;
                 ``param`` is "messages".
         """
-        variables = {**self._conversation(messages), "add_generation_prompt": add_generation_prompt, "tools": tools}
+        variables = self._variables(messages, add_generation_prompt, tools, arguments)
         if now is not None:
             variables["strftime_now"] = now.strftime
         return self._generate(variables, self._max_steps)
 
-    def render_briefly(self, messages: Sequence[Mapping[str, object]]) -> str | None:
-        """``render(messages)``, or None if that takes more than a few milliseconds. Raises what that raises."""
-        variables = {**self._conversation(messages), "add_generation_prompt": True, "tools": None}
+    def render_briefly(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        arguments: Mapping[str, object] = MappingProxyType({}),
+    ) -> str | None:
+        """``render(...)``, or None if that takes more than a few milliseconds. Raises what that raises."""
+        variables = self._variables(messages, add_generation_prompt, tools, arguments)
         if self._max_steps <= BRIEF_STEPS:
             return self._generate(variables, self._max_steps)
         try:
             return self._generate(variables, BRIEF_STEPS)
         except _OutOfStepsError:
             return None
+
+    def _variables(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None,
+        arguments: Mapping[str, object],
+    ) -> dict[str, object]:
+        for name in arguments:
+            if name in RESERVED or name not in self.variables:
+                param = f"chat_template_kwargs.{name[:_MAX_NAME_LENGTH]}"
+                raise ParamError(f"{param}: the model's chat template has no variable of this name to set.", param)
+        return {
+            **arguments,
+            **self._conversation(messages),
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+        }
 
     def _conversation(self, messages: Sequence[Mapping[str, object]]) -> dict[str, object]:
         if not self._writes_null:
@@ -135,6 +172,16 @@ class ChatTemplate:
             text = f"The model's chat template can't write these messages: {_one_line(error)}."
             raise failure(text[:_MAX_ERROR_LENGTH], "messages") from error
         return "".join(parts)
+
+    def _can_render_tools(self) -> bool:
+        name = "find_the_needle"
+        tool = {"type": "function", "function": {"name": name, "description": "d", "parameters": {"type": "object"}}}
+        question = {"role": "user", "content": "q"}
+        variables = {"messages": [question], "add_generation_prompt": True, "tools": [tool]}
+        try:
+            return name in self._generate(variables, min(self._max_steps, _PROBE_STEPS))
+        except ParamError:
+            return False
 
     def _can_write_null(self) -> bool:
         """Whether the template knows that a message that calls tools may have None for its content."""

@@ -73,7 +73,7 @@ class Demand:
     """There may be more than one."""
     spelling: Spelling
     answer: str | None = None
-    """What an answer without calls is, if it isn't any text: a JSON schema as ``%json`` takes it."""
+    """What an answer without calls is, if it isn't any text: an expression."""
 
 
 def call_objects(tools: Sequence[CallRule], arguments: str) -> list[str]:
@@ -96,7 +96,7 @@ def alternatives(demand: Demand, calls: str, free: tuple[str, list[str]]) -> lis
     if demand.required:
         return [f"answer: {calls}"]
     if demand.answer is not None:
-        return [f"answer: {calls} | plain", f"plain: %json {demand.answer}"]
+        return [f"answer: {calls} | plain", f"plain: {demand.answer}"]
     expression, rules = free
     return [f"answer: {expression}", *rules]
 
