@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trioserve.engine.answers import Answer, ChoiceAnswer, ToolCall
-    from trioserve.engine.chats import Chat, Rendering
+    from trioserve.engine.chats import Chat
     from trioserve.engine.engine import Engine, EngineStatistics, ModelInfo
     from trioserve.engine.generation import Generation
     from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         ToolCallDelta,
     )
     from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
+    from trioserve.rendering import Rendering
     from trioserve.structure import Structure
     from trioserve.tools import Tool, ToolUse
     from trioserve.version import __version__
@@ -102,7 +103,7 @@ __all__ = [
 # ``trioserve --help`` does not need, and in which Ctrl-C would be a traceback before the command can help it.
 _HOMES: Final = {
     "trioserve.engine.answers": ("Answer", "ChoiceAnswer", "ToolCall"),
-    "trioserve.engine.chats": ("Chat", "Rendering"),
+    "trioserve.engine.chats": ("Chat",),
     "trioserve.engine.engine": ("Engine", "EngineStatistics", "ModelInfo"),
     "trioserve.engine.generation": ("Generation",),
     "trioserve.engine.observer": ("AbortCause", "ChoiceReport", "Observer", "RequestReport"),
@@ -135,6 +136,7 @@ _HOMES: Final = {
         "ToolCallDelta",
     ),
     "trioserve.params": ("ChoiceParams", "Limits", "SamplingParams", "StopWhen"),
+    "trioserve.rendering": ("Rendering",),
     "trioserve.structure": ("Structure",),
     "trioserve.tools": ("Tool", "ToolUse"),
     "trioserve.version": ("__version__",),

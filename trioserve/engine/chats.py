@@ -10,7 +10,6 @@ import json
 import uuid
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final, TypeVar
 
 import attrs
@@ -20,6 +19,7 @@ from trioserve.abc import Tokenizer
 from trioserve.engine.options import NO_FORMAT, EngineOptions
 from trioserve.errors import ParamError
 from trioserve.params import SamplingParams
+from trioserve.rendering import Rendering
 from trioserve.structure import Structure
 from trioserve.text.parser import OutputFormat, special_id
 from trioserve.text.reasoning import REASONING_FORMATS, ReasoningFormat, reasoning_format_of
@@ -36,21 +36,6 @@ Message = Mapping[str, object]
 _PROMPT_END: Final = 32
 """Tokens at the end of a prompt in which a mark that opens a thought may stand."""
 _ANY_OBJECT: Final = '{"type": "object"}'
-
-
-@attrs.frozen(kw_only=True)
-class Rendering:
-    """What a chat template is given besides messages and tools."""
-
-    arguments: Mapping[str, object] = MappingProxyType({})
-    """Values of its own variables, such as ``enable_thinking``."""
-    add_generation_prompt: bool = True
-    """The prompt ends with the start of an answer."""
-    continue_final_message: bool = False
-    """The prompt ends inside of the last message, which the answer goes on with."""
-
-
-AS_USUAL: Final = Rendering()
 
 
 @attrs.frozen(kw_only=True)
@@ -97,10 +82,11 @@ class Chats:
         definitions = [tool.definition() for tool in told.tools] if told is not None else None
         if not template.renders_tools and (definitions or has_tools(messages)):
             messages, definitions = write_tools(messages, definitions or []), None
+        arguments = {**_effort(template, rendering.reasoning_effort), **rendering.arguments}
         add_prompt = rendering.add_generation_prompt and not rendering.continue_final_message
 
         def write(render: Callable[..., T]) -> T:
-            return render(messages, add_generation_prompt=add_prompt, tools=definitions, arguments=rendering.arguments)
+            return render(messages, add_generation_prompt=add_prompt, tools=definitions, arguments=arguments)
 
         # Short texts don't make a short work: they may be many, and templates are programs of others.
         size = sum(len(str(message.get("content", ""))) for message in messages) + len(str(definitions or ""))
@@ -202,6 +188,19 @@ def _reasoning_format(template: ChatTemplate | None, name: str | None) -> Reason
     if name is not None:
         return None if name == NO_FORMAT else REASONING_FORMATS[name]
     return None if template is None else reasoning_format_of(template.source)
+
+
+def _effort(template: ChatTemplate, effort: str | None) -> dict[str, object]:
+    """What the template is told of how much to think."""
+    if effort is None:
+        return {}
+    if "reasoning_effort" in template.variables:
+        return {"reasoning_effort": effort}
+    if "enable_thinking" in template.variables:
+        return {"enable_thinking": effort != "none"}
+    raise ParamError(
+        "reasoning_effort: the model's chat template has no setting for how much to think.", "reasoning_effort"
+    )
 
 
 def _cut_after(text: str, messages: Sequence[Message]) -> str:

@@ -14,7 +14,7 @@ import trio
 
 from trioserve.abc import DeviceInfo, Tokenizer
 from trioserve.engine.answers import Answer, AnswerFold
-from trioserve.engine.chats import AS_USUAL, Chat, Chats, Message, Rendering
+from trioserve.engine.chats import Chat, Chats, Message
 from trioserve.engine.generation import Generation
 from trioserve.engine.groupless import GrouplessScheduler
 from trioserve.engine.observer import AbortCause, Observer
@@ -25,6 +25,7 @@ from trioserve.engine.snapshot import EngineSnapshot
 from trioserve.engine.ticket import Mailbox
 from trioserve.errors import EngineStoppingError, ParamError
 from trioserve.params import SamplingParams
+from trioserve.rendering import AS_USUAL, Rendering
 from trioserve.sched.state import SchedulerStatistics
 from trioserve.text.parser import OutputFormat
 from trioserve.text.template import ChatTemplate

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Delta, Event, PromptScored, TextDelta, TokenLogprob
+from trioserve.events import ChoiceFinished, Delta, Event, PromptScored, TokenLogprob
 from trioserve.wire.line import json_line
+from trioserve.wire.message_parts import MessageParts
 from trioserve.wire.tally import Head, Tally, ending_fields
 
 
@@ -19,7 +20,7 @@ class AnswerBuilder:
     def __init__(self, head: Head) -> None:
         self._head: Final = head
         self._tally: Final = Tally(head)
-        self._texts: Final = [[head.echo(index)] for index in range(head.choices)]
+        self._said: Final = [MessageParts([head.echo(index)]) for index in range(head.choices)]
         self._details: Final = head.choice_details()
         # of each prompt that was scored, and of each choice, if details were asked for
         self._scored: Final[dict[int, PromptScored]] = {}
@@ -35,9 +36,9 @@ class AnswerBuilder:
             self._tally.finish(event)
         elif isinstance(event, PromptScored):
             self._scored[event.prompt] = event
-        elif isinstance(event, TextDelta):
+        else:
             self._tally.add(event)
-            self._texts[event.index].append(event.text)
+            self._said[event.index].feed(event)
             if self._details is not None:
                 self._note(event)
 
@@ -53,7 +54,7 @@ class AnswerBuilder:
                 "choices": [
                     {
                         "index": event.index,
-                        **self._said(event.index),
+                        **self._message(event.index),
                         **ending_fields(event),
                         **self._told(event.index),
                         **self._score(event),
@@ -84,8 +85,6 @@ class AnswerBuilder:
         """What a choice was ranked by (FAN-32). Extends OpenAI's format."""
         return {"mean_logprob": event.mean_logprob} if self._head.ranked else {}
 
-    def _said(self, index: int) -> dict[str, object]:
-        text = "".join(self._texts[index])
-        if self._head.kind == "chat":
-            return {"message": {"role": "assistant", "content": text, "refusal": None}}
-        return {"text": text}
+    def _message(self, index: int) -> dict[str, object]:
+        said = self._said[index]
+        return {"message": said.fields()} if self._head.kind == "chat" else {"text": "".join(said.text)}

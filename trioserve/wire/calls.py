@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import attrs
 
 from trioserve.params import SamplingParams
+from trioserve.rendering import AS_USUAL, Rendering
+from trioserve.tools import ToolUse
 
 Message = Mapping[str, object]
 """A message as a chat template is given it; see wire.messages for its keys."""
@@ -43,6 +45,8 @@ class ChatCall(Call):
 
     messages: tuple[Message, ...]
     """At least one."""
+    tools: ToolUse | None = None
+    rendering: Rendering = AS_USUAL
 
 
 @attrs.frozen(kw_only=True)

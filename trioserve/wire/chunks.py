@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Event, PromptScored, TextDelta
+from trioserve.events import ChoiceFinished, Delta, Event, PromptScored, TextDelta
 from trioserve.wire.details import ChoiceDetails
 from trioserve.wire.errors import error_body
 from trioserve.wire.line import json_line
+from trioserve.wire.message_parts import delta_fields
 from trioserve.wire.tally import Head, Tally, ending_fields
 
 PING: Final = b": ping\n\n"
@@ -88,12 +89,13 @@ class ChunkBuilder:
             self._tally.finish(event)
             nothing: dict[str, object] = {"delta": {}} if self._head.kind == "chat" else {"text": ""}
             return opening + self._chunk({"index": event.index, **nothing, **ending_fields(event)}, event.index)
-        if not isinstance(event, TextDelta):
-            return opening
         self._tally.add(event)
         if self._details is not None:
             return opening + self._detailed_chunk(event, self._details[event.index])
-        return self._text_chunk(event.index, event.text) if event.text else b""
+        if isinstance(event, TextDelta):
+            return self._text_chunk(event.index, event.text) if event.text else b""
+        delta = delta_fields(event)
+        return b"" if delta is None else self._delta_chunk(event.index, delta)
 
     def end(self) -> bytes:
         """The end of the stream, after all choices have finished: the usage if it was asked for, and [DONE]."""
@@ -128,12 +130,19 @@ class ChunkBuilder:
             return b""
         return self._chunk({"index": index, "text": echo, "logprobs": logprobs, "finish_reason": None, **about}, index)
 
-    def _detailed_chunk(self, event: TextDelta, details: ChoiceDetails) -> bytes:
+    def _delta_chunk(self, index: int, delta: Mapping[str, object]) -> bytes:
+        return self._chunk({"index": index, "delta": delta, "logprobs": None, "finish_reason": None}, index)
+
+    def _detailed_chunk(self, event: Delta, details: ChoiceDetails) -> bytes:
         token_ids = {"token_ids": event.token_ids} if details.token_ids else {}
         logprobs = details.more(event.logprobs)
-        if not event.text and logprobs is None and not (token_ids and event.token_ids):
+        delta = delta_fields(event)
+        if delta is None and logprobs is None and not (token_ids and event.token_ids):
             return b""
-        said = {"delta": {"content": event.text}} if self._head.kind == "chat" else {"text": event.text}
+        said: dict[str, object] = {"delta": {"content": ""} if delta is None else delta}
+        if self._head.kind == "completion":
+            # a completion has no thoughts and calls
+            said = {"text": event.text if isinstance(event, TextDelta) else ""}
         choice = {"index": event.index, **said, "logprobs": logprobs, "finish_reason": None, **token_ids}
         return self._chunk(choice, event.index)
 

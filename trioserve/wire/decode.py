@@ -21,6 +21,8 @@ from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
 from trioserve.wire.options import check_best_of, take_chat_logprobs, take_params, take_prediction, take_streaming
 from trioserve.wire.prompts import build_prompts, split_prompts
+from trioserve.wire.rendering import take_rendering
+from trioserve.wire.tools import take_tools
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
 """OpenAI's max_tokens for a completion that gives none, where there is room. A chat goes on to the context's end."""
@@ -47,6 +49,8 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     return_token_ids = fields.flag("return_token_ids")
     limits.check(params, prompts=1)
     check_best_of(params, streaming)
+    tools = take_tools(fields)
+    rendering = take_rendering(fields)
     neutral.take_neutral(fields, neutral.CHAT)
     neutral.take_labels(fields, neutral.CHAT_LABELS)
     messages = fields.array("messages")
@@ -63,6 +67,8 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
         prompt_logprobs=prompt_logprobs,
         names={"prompt": "messages", "max_tokens": max_tokens_name},
         messages=build_messages(messages, "messages"),
+        tools=tools,
+        rendering=rendering,
     )
 
 

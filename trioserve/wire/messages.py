@@ -2,8 +2,8 @@
 
 Owns: roles, the forms of content, and the tool calls of earlier turns. Must not know: templates.
 
-- A message has ``role`` and ``content``, always a string; ``name``, ``tool_calls`` and ``tool_call_id`` only if the
-  caller gave them. An empty list of tool calls is none.
+- A message has ``role`` and ``content``, always a string; ``name``, ``tool_calls``, ``tool_call_id`` and
+  ``reasoning_content`` only if the caller gave them. An empty list of tool calls is none.
 - Content given as text parts is joined by newlines.
 - Content may be null only beside tool calls; it is then "", so that no template can print "None".
 - The role "developer" becomes "system", the name that templates know for it.
@@ -54,6 +54,9 @@ def _build_message(fields: Fields) -> Message:
     calls: list[object] = []
     if role == "assistant":
         calls = _take_tool_calls(fields)
+        thought = fields.text("reasoning_content", None)
+        if thought is not None:
+            message["reasoning_content"] = thought
         take_neutral(fields, MESSAGE)
     message["content"] = take_content(fields, optional=bool(calls))
     name = fields.text("name", None)

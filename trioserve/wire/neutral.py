@@ -25,10 +25,7 @@ CHAT: Final[Neutral] = {
     "moderation": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
-    "reasoning_effort": (),
     "response_format": ({"type": "text"},),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -53,8 +50,6 @@ Labels = Mapping[str, tuple[type, str]]
 
 CHAT_LABELS: Final[Labels] = {
     "metadata": (dict, "an object"),
-    # it is about tools, and without tools every value is true
-    "parallel_tool_calls": (bool, "true or false"),
     "prompt_cache_key": (str, "a string"),
     "safety_identifier": (str, "a string"),
     # there is one tier, and nothing is stored

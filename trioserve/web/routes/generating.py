@@ -88,9 +88,13 @@ class Generating:
     async def chat_completions(self) -> TrioResponse:
         call = await self._service.decode(parse_chat)
         self._service.check_model(call.model)
-        prompt = await self._engine.encode_chat(call.messages)
+        chat = await self._engine.prepare_chat(call.messages, call.params, tools=call.tools, rendering=call.rendering)
         generation = self._engine.generate(
-            prompt, call.params, request_id=f"chatcmpl-{uuid.uuid4().hex}", alias=given_request_id()
+            chat.prompt,
+            chat.params,
+            request_id=f"chatcmpl-{uuid.uuid4().hex}",
+            alias=given_request_id(),
+            output=chat.output,
         )
         return await self._run(generation, _Builders(call=call, kind="chat", tokenizer=self._engine.tokenizer))
 
