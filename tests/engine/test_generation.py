@@ -303,7 +303,8 @@ async def test_chat_is_rendered_by_the_template_and_needs_one() -> None:
     async with block as engine:
         ids = await engine.encode_chat([{"role": "user", "content": "hi"}])
         assert engine.tokenizer.decode(ids, skip_special=False) == "<|turn|>user: hi\n<|turn|>assistant: "
-        engine.model = attrs.evolve(engine.model, template=None)
+    block, _ = open_fake_engine(say("a"), template=None)
+    async with block as engine:
         with pytest.raises(ParamError, match="no chat template"):
             await engine.encode_chat([{"role": "user", "content": "hi"}])
 

@@ -196,8 +196,8 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("tools", [[{"type": "function", "function": {"name": "f"}}], {}]),
-        ("tool_choice", ["required", {"type": "function", "function": {"name": "f"}}]),
+        ("tools", [{}]),
+        ("tool_choice", ["required", {"type": "function", "function": {"name": "f"}}, 1]),
         ("functions", [[{"name": "f"}]]),
         ("function_call", [{"name": "f"}]),
         ("response_format", [{"type": "json_object"}, {"type": "text", "x": 1}, "text"]),
@@ -207,7 +207,7 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
         ("audio", [{}]),
         ("modalities", [["audio"], ["text", "audio"], "text"]),
         ("web_search_options", [{}]),
-        ("reasoning_effort", ["low"]),
+        ("reasoning_effort", ["very"]),
         ("verbosity", ["high"]),
         ("store", ["x", 0]),
         ("service_tier", [1]),

@@ -63,6 +63,7 @@ def open_fake_engine(
     step_seconds: float = 0.01,
     free_rows: int = 0,
     score: Score = varied_score,
+    template: str | None = FAKE_TEMPLATE,
 ) -> tuple[EngineBlock, FakeDevice]:
     """An engine block over a FakeDevice that runs ``script``, and the device, to look at what it was asked."""
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
@@ -75,8 +76,8 @@ def open_fake_engine(
         free_rows=free_rows,
     )
     device = FakeDevice(script, info, step_seconds, score)
-    template = ChatTemplate(FAKE_TEMPLATE, bos_token="", eos_token="<|eos|>")
-    model = ModelInfo(id=FAKE_MODEL, tokenizer=tokenizer, template=template)
+    chat_template = None if template is None else ChatTemplate(template, bos_token="", eos_token="<|eos|>")
+    model = ModelInfo(id=FAKE_MODEL, tokenizer=tokenizer, template=chat_template)
 
     async def load() -> tuple[ModelInfo, FakeDevice]:
         # no thread: an autojump clock would take the wait for one as a reason to jump

@@ -20,6 +20,7 @@ from trioserve.wire.openapi.details import (
     TokenIdsField,
 )
 from trioserve.wire.openapi.marks import extension, meaning
+from trioserve.wire.openapi.tools import CallPiece, MadeCall
 
 Accepted = Annotated[int, meaning("Drafted tokens of the answer; each has saved a step.")]
 Rejected = Annotated[int, meaning("Tokens that were drafted in vain; in no total, unlike at OpenAI.")]
@@ -164,8 +165,10 @@ class ChatMessage(Struct, kw_only=True):
     """What the assistant says."""
 
     role: Literal["assistant"]
-    content: str
+    content: Annotated[str | None, meaning("Null if there are calls and no text.")]
     refusal: None
+    reasoning_content: Annotated[str | UnsetType, extension("What it thought before, if it did.")] = UNSET
+    tool_calls: list[MadeCall] | UnsetType = UNSET
 
 
 class ChatChoice(Ended, kw_only=True):
@@ -191,6 +194,8 @@ class Delta(Struct, kw_only=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: Annotated[str | UnsetType, extension("More of what it thinks before.")] = UNSET
+    tool_calls: list[CallPiece] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Passing, kw_only=True):

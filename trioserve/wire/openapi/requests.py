@@ -29,6 +29,15 @@ from trioserve.params import (
     SamplingParams,
 )
 from trioserve.wire.openapi.marks import extension, meaning
+from trioserve.wire.openapi.tools import (
+    AddGenerationPrompt,
+    ContinueFinalMessage,
+    ParallelToolCalls,
+    ReasoningEffort,
+    TemplateArguments,
+    ToolChoice,
+    Tools,
+)
 from trioserve.wire.prompts import MAX_TOKEN_ID
 
 _DEFAULTS: Final = SamplingParams()
@@ -268,7 +277,7 @@ class CalledFunction(Body, kw_only=True):
 
 
 class ToolCall(Body, kw_only=True):
-    """A call in an earlier turn. Calling tools in the answer is not served yet."""
+    """A call in an earlier turn."""
 
     id: str
     function: CalledFunction
@@ -280,6 +289,9 @@ class AssistantMessage(Message, kw_only=True, tag="assistant"):
 
     content: Annotated[str | Parts | None, meaning("Required unless there are tool_calls.")] = None
     tool_calls: list[ToolCall] | None = None
+    reasoning_content: Annotated[
+        str | None, extension("What it thought, which the chat template may show to the model or not.")
+    ] = None
 
 
 class ToolMessage(Message, kw_only=True, tag="tool"):
@@ -325,6 +337,13 @@ class ChatRequest(GeneratingRequest, kw_only=True):
     prediction: Annotated[
         Prediction | None, meaning("A text to take drafts from, whatever prompt_lookup says; each choice by itself.")
     ] = None
+    tools: Tools = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: ParallelToolCalls = True
+    reasoning_effort: ReasoningEffort = None
+    chat_template_kwargs: TemplateArguments = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = False
 
 
 class CompletionRequest(GeneratingRequest, kw_only=True):
