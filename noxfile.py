@@ -119,6 +119,13 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def clients(session: nox.Session) -> None:
+    """Real clients against a real server, each in an environment of its own; after --: which of them."""
+    install(session)
+    session.run("python", "tests/clients/run.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Run the benchmarks, or those named after --, with any options; nothing else should run beside them.
 

@@ -10,6 +10,9 @@ import pytest
 
 from trioserve.testing.clock import run_virtual
 
+# each client has an environment of its own: tests/clients/run.py
+collect_ignore = ["clients"]
+
 VIRTUAL_TIME = [Path(__file__).parent / folder for folder in ("engine", "web")]
 
 

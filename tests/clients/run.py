@@ -1,0 +1,177 @@
+"""Real clients against a real server with the default model, each client in an environment of its own.
+
+    python tests/clients/run.py [CLIENT ...]
+
+Clients and what is installed for them are in clients.toml and node/package.json; the tests of the client "name" are
+test_name.py, those of Node node/*.test.mjs. After each client the server must be idle, and have logged no error.
+Exits with 1 if anything fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import click
+
+HERE = Path(__file__).parent
+NODE = "node"
+MODEL = "smollm2"
+START_SECONDS = 300
+"""With the time that fetching the model may take."""
+IDLE_SECONDS = 10
+CLIENT_SECONDS = 900
+
+
+@attrs.frozen
+class Server:
+    """A running server, and where it writes its log."""
+
+    url: str
+    log: Path
+
+    def wait_until_idle(self) -> None:
+        """Wait until nothing runs: what clients have left must be given up."""
+        limit = time.monotonic() + IDLE_SECONDS
+        while True:
+            with urllib.request.urlopen(f"{self.url}/v1/engine", timeout=IDLE_SECONDS) as response:
+                running = json.load(response)["requests"]
+            if not running:
+                return
+            if time.monotonic() > limit:
+                raise click.ClickException(f"still running after {IDLE_SECONDS} seconds: {running}")
+            time.sleep(0.1)
+
+    def errors(self) -> list[str]:
+        """The lines of the log that are errors or belong to tracebacks."""
+        return [line for line in self.log.read_text().splitlines() if re.search(r"Traceback|\[(error|critical)", line)]
+
+
+@contextmanager
+def serving(log: Path) -> Iterator[Server]:
+    """A server of the default model in a process of its own, on a free port."""
+    command = [sys.executable, "-m", "trioserve", "serve", MODEL, "--port", "0"]
+    with log.open("w") as err:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = re.search(r"http://\S+", line)
+            if found:
+                yield Server(found[0], log)
+                return
+        raise click.ClickException(f"the server has ended:\n{log.read_text()}")
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@attrs.frozen
+class Client:
+    """A client, and what is to be installed for it with pip."""
+
+    name: str
+    requirements: tuple[str, ...]
+
+    def test(self, environments: Path, url: str) -> bool:
+        """Install the client if it is not there yet, run its tests, and tell whether they pass."""
+        folder = environments / self.name
+        variables = os.environ | {"TRIOSERVE_URL": url, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        # the tests must find the client alone
+        variables.pop("PYTHONPATH", None)
+        install(folder, self.requirements)
+        if self.name == NODE:
+            sources = install_node(folder, variables)
+            return run([folder / "bin" / "node", "--test"], variables, sources)
+        test = HERE / f"test_{self.name}.py"
+        return run([folder / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", test], variables, HERE)
+
+
+def run(command: Sequence[str | Path], variables: dict[str, str], folder: Path) -> bool:
+    """Run a command in ``folder``, and tell whether it ended well and in time."""
+    try:
+        return subprocess.run(command, cwd=folder, env=variables, timeout=CLIENT_SECONDS, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        click.echo(f"{command[0]} took more than {CLIENT_SECONDS} seconds")
+        return False
+
+
+def install(folder: Path, requirements: Sequence[str]) -> None:
+    """Make an environment with these packages, unless it is there with the same ones."""
+    done = folder / "requirements.txt"
+    wanted = "\n".join(requirements)
+    if done.exists() and done.read_text() == wanted:
+        return
+    venv.create(folder, clear=True, with_pip=True)
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements], check=True)
+    done.write_text(wanted)
+
+
+def install_node(folder: Path, variables: dict[str, str]) -> Path:
+    """Put the tests of Node and their packages into the environment, and tell where."""
+    target = folder / "tests"
+    lock = (HERE / NODE / "package-lock.json").read_bytes()
+    done = target / "installed"
+    digest = hashlib.sha256(lock).hexdigest()
+    shutil.copytree(HERE / NODE, target, dirs_exist_ok=True)
+    if not done.exists() or done.read_text() != digest:
+        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=target, env=variables, check=True)
+        done.write_text(digest)
+    return target
+
+
+def read_clients() -> dict[str, Client]:
+    """The clients by their names, from clients.toml."""
+    table = tomllib.loads((HERE / "clients.toml").read_text())
+    common = table["environment"]["common"]
+    found = {name: Client(name, (*common, *packages)) for name, packages in table["python"].items()}
+    return {**found, NODE: Client(NODE, tuple(table["node"]["common"]))}
+
+
+@click.command()
+@click.argument("names", metavar="[CLIENT ...]", nargs=-1)
+@click.option(
+    "--environments",
+    type=click.Path(path_type=Path),
+    default=Path(".nox/clients-environments"),
+    show_default=True,
+    help="Where the environments of the clients are kept.",
+)
+def main(names: tuple[str, ...], environments: Path) -> None:
+    """Run the tests of all clients, or of those named."""
+    clients = read_clients()
+    unknown = set(names) - set(clients)
+    if unknown:
+        raise click.UsageError(f"there is no {', '.join(unknown)}, only {', '.join(clients)}")
+    environments.mkdir(parents=True, exist_ok=True)
+    environments = environments.absolute()
+    failed: list[str] = []
+    chosen = names or tuple(clients)
+    with serving(environments / "server.log") as server:
+        for name in chosen:
+            click.echo(f"\n==== {name}")
+            if not clients[name].test(environments, server.url):
+                failed.append(name)
+            server.wait_until_idle()
+        errors = server.errors()
+    for line in errors:
+        click.echo(f"in the log of the server: {line}")
+    click.echo(f"\n{len(chosen) - len(failed)} clients passed, {len(failed)} failed {' '.join(failed)}")
+    sys.exit(1 if failed or errors else 0)
+
+
+if __name__ == "__main__":
+    main()
