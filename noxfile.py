@@ -119,6 +119,13 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Requests of all kinds, made from the server's own description of itself; after --: --seconds 60."""
+    install(session, "fuzz")
+    session.run("python", "tests/fuzz/run.py", *session.posargs)
+
+
+@nox.session
 def clients(session: nox.Session) -> None:
     """Real clients against a real server, each in an environment of its own; after --: which of them."""
     install(session)

@@ -10,73 +10,24 @@ Exits with 1 if anything fails.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
-import urllib.request
 import venv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 import click
 
+from trioserve.testing.process import serving_process
+
 HERE = Path(__file__).parent
 NODE = "node"
 MODEL = "smollm2"
-START_SECONDS = 300
-"""With the time that fetching the model may take."""
-IDLE_SECONDS = 10
 CLIENT_SECONDS = 900
-
-
-@attrs.frozen
-class Server:
-    """A running server, and where it writes its log."""
-
-    url: str
-    log: Path
-
-    def wait_until_idle(self) -> None:
-        """Wait until nothing runs: what clients have left must be given up."""
-        limit = time.monotonic() + IDLE_SECONDS
-        while True:
-            with urllib.request.urlopen(f"{self.url}/v1/engine", timeout=IDLE_SECONDS) as response:
-                running = json.load(response)["requests"]
-            if not running:
-                return
-            if time.monotonic() > limit:
-                raise click.ClickException(f"still running after {IDLE_SECONDS} seconds: {running}")
-            time.sleep(0.1)
-
-    def errors(self) -> list[str]:
-        """The lines of the log that are errors or belong to tracebacks."""
-        return [line for line in self.log.read_text().splitlines() if re.search(r"Traceback|\[(error|critical)", line)]
-
-
-@contextmanager
-def serving(log: Path) -> Iterator[Server]:
-    """A server of the default model in a process of its own, on a free port."""
-    command = [sys.executable, "-m", "trioserve", "serve", MODEL, "--port", "0"]
-    with log.open("w") as err:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            found = re.search(r"http://\S+", line)
-            if found:
-                yield Server(found[0], log)
-                return
-        raise click.ClickException(f"the server has ended:\n{log.read_text()}")
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 @attrs.frozen
@@ -160,17 +111,17 @@ def main(names: tuple[str, ...], environments: Path) -> None:
     environments = environments.absolute()
     failed: list[str] = []
     chosen = names or tuple(clients)
-    with serving(environments / "server.log") as server:
+    with serving_process(MODEL, environments / "server.log") as server:
         for name in chosen:
             click.echo(f"\n==== {name}")
-            if not clients[name].test(environments, server.url):
+            passed = clients[name].test(environments, server.url)
+            faults = server.faults()
+            for fault in faults:
+                click.echo(f"the server, after {name}: {fault}")
+            if faults or not passed:
                 failed.append(name)
-            server.wait_until_idle()
-        errors = server.errors()
-    for line in errors:
-        click.echo(f"in the log of the server: {line}")
     click.echo(f"\n{len(chosen) - len(failed)} clients passed, {len(failed)} failed {' '.join(failed)}")
-    sys.exit(1 if failed or errors else 0)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

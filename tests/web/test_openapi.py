@@ -79,8 +79,10 @@ class Server:
         elif media == "text/event-stream":
             *events, done = [line for line in response.body.decode().split("\n\n") if line and line[0] != ":"]
             assert done == "data: [DONE]"
+            content = schema["properties"]["data"]["else"]
+            assert content["contentMediaType"] == "application/json"
             for event in events:
-                self._compare(json.loads(event.removeprefix("data: ")), schema)
+                self._compare(json.loads(event.removeprefix("data: ")), content["contentSchema"])
         return response
 
     def _operation(self, method: str, path: str) -> Any:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import pytest
@@ -187,6 +188,28 @@ async def test_valid_json_is_taken_under_any_content_type(content_type: str | No
         body = json.dumps({"model": "tiny-chat", "prompt": "x"}).encode()
         response = await server.client.request("POST", TEXT, body=body, headers=headers)
         assert json.loads(response.body)["choices"][0]["text"] == "ok"
+
+
+@pytest.mark.parametrize("name", ["a/b", "/b", "a//b", "a/", "a\nb", "\n", "a\r\n", "\x00", "a\u2028b", ".", "..", "?"])
+async def test_a_name_in_a_path_may_be_any_text(name: str) -> None:
+    async with serving() as server:
+        for method, path in (
+            ("GET", f"/v1/models/{quote(name, safe='/')}"),
+            ("DELETE", f"/v1/requests/{quote(name, safe='/')}"),
+            ("DELETE", f"/v1/requests/{quote(name, safe='/')}/choices/0"),
+        ):
+            response = await server.client.request(method, path)
+            assert response.status == 404
+            # by the handler, not by the router
+            assert json.loads(response.body)["error"]["param"] in {"model", "id"}
+
+
+async def test_a_path_with_a_doubled_slash_is_unknown_and_not_redirected() -> None:
+    async with serving() as server:
+        for method, path in (("GET", "/v1//models"), ("POST", "/v1//chat/completions"), ("GET", "/health/")):
+            response = await server.client.request(method, path)
+            assert response.status == 404
+            assert json.loads(response.body)["error"]["message"] == f"There is no {path}."
 
 
 @pytest.mark.parametrize(

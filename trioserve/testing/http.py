@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 import attrs
 import h11
@@ -64,7 +65,7 @@ class AsgiClient:
             "http_version": http_version,
             "method": method,
             "scheme": "http",
-            "path": raw_path,
+            "path": unquote(raw_path),
             "raw_path": raw_path.encode(),
             "query_string": query.encode(),
             "root_path": "",

@@ -11,6 +11,7 @@ from quart import request
 from quart_trio import QuartTrio
 from quart_trio.wrappers import TrioResponse
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import BaseConverter
 
 from trioserve.engine.engine import Engine
 from trioserve.errors import EngineStoppingError, GenerationError, InternalError, QueueFullError, TrioserveError
@@ -25,9 +26,23 @@ from trioserve.wire.errors import error_body, http_error_body
 logger = logging.getLogger(__name__)
 
 
+class NameConverter(BaseConverter):
+    """The part of a path that is the name of a model or a request: any text, with slashes and line feeds too.
+
+    Werkzeug's own "path" matches no line feed, and nothing that begins with a slash.
+    """
+
+    part_isolating = False
+    regex = "(?s:.+?)"
+    weight = 200
+
+
 def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartTrio:
     """The app that serves ``engine``. Run it with web.serve, which gives it the connection class it needs."""
     app = QuartTrio("trioserve", static_folder=None)
+    app.url_map.converters["name"] = NameConverter
+    # a redirect, which is what merging means, would be an answer that no client of the API expects
+    app.url_map.merge_slashes = False
     metrics = Metrics(engine)
     engine.add_observer(metrics)
     service = Service.of(engine, options, metrics)

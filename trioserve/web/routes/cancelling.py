@@ -22,8 +22,8 @@ class Cancelling:
     @property
     def rules(self) -> tuple[Rule, ...]:
         return (
-            Rule("/v1/requests/<path:name>", "DELETE", self.cancel_request),
-            Rule("/v1/requests/<path:name>/choices/<int:index>", "DELETE", self.cancel_choice),
+            Rule("/v1/requests/<name:name>", "DELETE", self.cancel_request),
+            Rule("/v1/requests/<name:name>/choices/<int:index>", "DELETE", self.cancel_choice),
         )
 
     async def cancel_request(self, name: str) -> TrioResponse:

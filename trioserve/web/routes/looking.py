@@ -33,7 +33,7 @@ class Looking:
             Rule("/openapi.json", "GET", self.openapi),
             Rule("/v1/engine", "GET", self.snapshot),
             Rule("/v1/models", "GET", self.models),
-            Rule("/v1/models/<path:name>", "GET", self.model),
+            Rule("/v1/models/<name:name>", "GET", self.model),
         )
 
     async def health(self) -> TrioResponse:

@@ -90,19 +90,28 @@ def _answer(operation: Operation) -> Schema:
     else:
         content["application/json"] = {"schema": _reference(operation.answer)}
     if operation.chunk is not None:
-        content["text/event-stream"] = {
-            "schema": {
-                "description": 'With "stream": the data of each event; of one choice each, and of different choices in '
-                "turn. What goes wrong half way is an error in place of the rest. The last event is [DONE], which is "
-                "no JSON. A long silence is filled with comment lines. A client that reads nothing for the "
-                "--slow-reader-timeout is cut off.",
-                "anyOf": [_reference(operation.chunk), _reference(answers.Error)],
-            }
-        }
+        content["text/event-stream"] = {"schema": _event(operation.chunk)}
     return {
         "description": "The answer.",
         "headers": {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}},
         "content": content,
+    }
+
+
+def _event(chunk: type[msgspec.Struct]) -> Schema:
+    """The schema of one event of a stream. OpenAPI 3.1 says nothing of streams; this is how 3.2 describes an event."""
+    content: Schema = {
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_reference(chunk), _reference(answers.Error)]},
+    }
+    return {
+        "description": 'With "stream": an event of the stream. Each is about one choice, those of different choices '
+        "come in turn. What goes wrong half way is an error in place of the rest. The last event is [DONE], which is "
+        "no JSON. A long silence is filled with comment lines. A client that reads nothing for the "
+        "--slow-reader-timeout is cut off.",
+        "type": "object",
+        "properties": {"data": {"type": "string", "if": {"const": "[DONE]"}, "else": content}},
+        "required": ["data"],
     }
 
 

@@ -1,0 +1,51 @@
+"""What schemathesis can't know of this API: why a request that fits its schema may be refused all the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+import schemathesis
+from schemathesis import Case, CheckContext, Response
+from schemathesis.core.failures import Failure
+
+REASONS: Final = [
+    re.compile(pattern)
+    for pattern in (
+        # an integer of JSON Schema may be written with a fraction
+        r"must be an integer, got -?[\d.e+-]+\.$",
+        r"must hold token ids, integers from 0 to \d+; got -?[\d.e+-]+ at position \d+\.$",
+        # the model and its context
+        r"^This model's maximum context length is",
+        r"^A prompt must have at least one token\.$",
+        r"is out of the vocabulary",
+        r"^The prediction is longer than any answer",
+        # how fields go together
+        r"^A request may have at most \d+ choices",
+        r"^messages\.\d+\.content is required\.$",
+        r"^stream_options is only allowed when stream is true\.$",
+        r"^stream_options\.continuous_usage_stats is only allowed when",
+        r"^best_of must be",
+        r"^stop_when takes exactly one of finished and agree\.$",
+        r"^stop_when\.pattern goes with stop_when\.agree\.$",
+        r"^stop_when asks for \d+ choices, but the request has",
+        r"^choice_params must have one entry for each",
+        r"^n must be 1 when",
+    )
+]
+
+
+@schemathesis.check
+def a_refusal_that_no_schema_foretells_has_a_known_reason(
+    context: CheckContext, response: Response, case: Case
+) -> None:
+    if case.meta is None or not case.meta.generation.mode.is_positive or response.status_code != 400:
+        return
+    message = json.loads(response.content)["error"]["message"]
+    if not any(pattern.search(message) for pattern in REASONS):
+        raise Failure(
+            operation=case.operation.label,
+            title="A request that fits its schema is refused for no known reason",
+            message=message,
+        )
