@@ -1,0 +1,71 @@
+"""instructor: validated objects instead of texts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import instructor
+import openai
+import pydantic
+import pytest
+
+MESSAGES: Any = [{"role": "user", "content": "Name a colour."}]
+
+
+class Colour(pydantic.BaseModel):
+    name: Literal["red", "green", "blue"]
+    warm: bool
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(instructor.Mode.JSON_SCHEMA, marks=pytest.mark.needs("structured output")),
+        pytest.param(instructor.Mode.TOOLS, marks=pytest.mark.needs("tools")),
+        pytest.param(instructor.Mode.TOOLS_STRICT, marks=pytest.mark.needs("tools")),
+    ],
+    ids=lambda mode: mode.name.lower(),
+)
+def mode(request: pytest.FixtureRequest) -> instructor.Mode:
+    found = request.param
+    assert isinstance(found, instructor.Mode)
+    return found
+
+
+def ask(client: Any, model: str, **more: Any) -> Any:
+    # one try: the grammar leaves nothing to be tried again
+    return client.create(model=model, messages=MESSAGES, response_model=Colour, max_retries=0, max_tokens=200, **more)
+
+
+@pytest.fixture
+def client(url: str, mode: instructor.Mode) -> Any:
+    return instructor.from_openai(openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), mode=mode)
+
+
+def test_an_object(client: Any, model: str) -> None:
+    for _ in range(3):
+        assert isinstance(ask(client, model), Colour)
+
+
+def test_an_object_with_the_answer_that_it_was_made_from(client: Any, model: str) -> None:
+    colour, answer = client.create_with_completion(
+        model=model, messages=MESSAGES, response_model=Colour, max_retries=0, max_tokens=200
+    )
+    assert isinstance(colour, Colour)
+    assert answer.usage.completion_tokens > 0
+
+
+def test_an_object_as_it_grows(client: Any, model: str) -> None:
+    *_, last = client.create_partial(
+        model=model, messages=MESSAGES, response_model=Colour, max_retries=0, max_tokens=200
+    )
+    Colour.model_validate(last.model_dump())
+
+
+def test_an_async_client(url: str, mode: instructor.Mode, model: str) -> None:
+    client = instructor.from_openai(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), mode=mode)
+
+    async def everybody() -> list[Any]:
+        return await asyncio.gather(*[ask(client, model) for _ in range(3)])
+
+    assert all(isinstance(colour, Colour) for colour in asyncio.run(everybody()))
