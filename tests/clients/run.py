@@ -16,12 +16,14 @@ import subprocess
 import sys
 import tomllib
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 import click
 
+from trioserve.model.cache import cache_dir
+from trioserve.model.sources import resolve
 from trioserve.testing.process import serving_process
 
 HERE = Path(__file__).parent
@@ -37,10 +39,13 @@ class Client:
     name: str
     requirements: tuple[str, ...]
 
-    def test(self, environments: Path, url: str) -> bool:
-        """Install the client if it is not there yet, run its tests, and tell whether they pass."""
+    def test(self, environments: Path, told: Mapping[str, str]) -> bool:
+        """Install the client if it is not there yet, run its tests, and tell whether they pass.
+
+        ``told`` are environment variables for the tests.
+        """
         folder = environments / self.name
-        variables = os.environ | {"TRIOSERVE_URL": url, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        variables = {**os.environ, **told, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         # the tests must find the client alone
         variables.pop("PYTHONPATH", None)
         install(folder, self.requirements)
@@ -111,10 +116,12 @@ def main(names: tuple[str, ...], environments: Path) -> None:
     environments = environments.absolute()
     failed: list[str] = []
     chosen = names or tuple(clients)
+    file = resolve(MODEL, cache=cache_dir(os.environ)).path
     with serving_process(MODEL, environments / "server.log") as server:
+        told = {"TRIOSERVE_URL": server.url, "TRIOSERVE_MODEL_FILE": str(file)}
         for name in chosen:
             click.echo(f"\n==== {name}")
-            passed = clients[name].test(environments, server.url)
+            passed = clients[name].test(environments, told)
             faults = server.faults()
             for fault in faults:
                 click.echo(f"the server, after {name}: {fault}")
