@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Name a colour."}]
 SOON = ["a", "e", " "]
 """Stop strings: the stream helper refuses an answer that max_tokens has cut."""
+
+
+class Colour(pydantic.BaseModel):
+    name: Literal["red", "green", "blue"]
+    warm: bool
+
+
+PAINT = openai.pydantic_function_tool(Colour, name="paint", description="Paint the wall.")
 
 
 @pytest.fixture
@@ -167,3 +177,136 @@ def test_an_error_names_the_parameter(client: openai.OpenAI, model: str) -> None
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="gpt", messages=MESSAGES)
     assert missing.value.param == "model"
+
+
+@pytest.mark.needs("structured output")
+def test_parse_gives_an_object_for_each_choice(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.parse(model=model, messages=MESSAGES, response_format=Colour, n=3)
+    assert all(isinstance(choice.message.parsed, Colour) for choice in answer.choices)
+    with client.chat.completions.stream(model=model, messages=MESSAGES, response_format=Colour, n=2) as stream:
+        stream.until_done()
+        final = stream.get_final_completion()
+    assert all(isinstance(choice.message.parsed, Colour) for choice in final.choices)
+
+
+@pytest.mark.needs("structured output")
+def test_json_mode(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=MESSAGES, response_format={"type": "json_object"}, n=2, max_tokens=200
+    )
+    for choice in answer.choices:
+        assert (choice.message.content or "").lstrip().startswith("{")
+        if choice.finish_reason == "stop":
+            pydantic.TypeAdapter(dict[str, Any]).validate_json(choice.message.content or "")
+
+
+@pytest.mark.needs("tools")
+def test_tools_are_called_by_every_choice(client: openai.OpenAI, model: str) -> None:
+    for choice_of_tools in ("required", {"type": "function", "function": {"name": "paint"}}):
+        asked: Any = {"tools": [PAINT], "tool_choice": choice_of_tools, "n": 2, "max_tokens": 200}
+        answer = client.chat.completions.parse(model=model, messages=MESSAGES, **asked)
+        for choice in answer.choices:
+            assert choice.finish_reason in {"tool_calls", "stop"}
+            assert choice.message.tool_calls
+            assert all(isinstance(call.function.parsed_arguments, Colour) for call in choice.message.tool_calls)
+
+
+@pytest.mark.needs("tools")
+def test_streamed_calls_are_put_together(client: openai.OpenAI, model: str) -> None:
+    asked: Any = {"tools": [PAINT], "tool_choice": "required", "n": 2, "max_tokens": 200}
+    with client.chat.completions.stream(model=model, messages=MESSAGES, **asked) as stream:
+        done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = stream.get_final_completion()
+    assert done
+    for choice in final.choices:
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.tool_calls
+        assert all(isinstance(call.function.parsed_arguments, Colour) for call in choice.message.tool_calls)
+        ids = [call.id for call in choice.message.tool_calls]
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.needs("tools")
+def test_the_turn_after_a_call(client: openai.OpenAI, model: str) -> None:
+    asked: Any = {"tools": [PAINT], "max_tokens": 200}
+    answer = client.chat.completions.create(model=model, messages=MESSAGES, tool_choice="required", **asked)
+    message = answer.choices[0].message
+    calls = message.tool_calls or []
+    results: Any = [{"role": "tool", "tool_call_id": call.id, "content": "done"} for call in calls]
+    turns: Any = [*MESSAGES, message.model_dump(exclude_none=True), *results]
+    last = client.chat.completions.create(model=model, messages=turns, tool_choice="none", **asked)
+    assert last.choices[0].message.tool_calls is None
+
+
+@pytest.mark.needs("logprobs")
+def test_log_probabilities_of_a_chat(client: openai.OpenAI, model: str) -> None:
+    asked: Any = {"model": model, "messages": MESSAGES, "logprobs": True, "top_logprobs": 2, "n": 2, "seed": 5}
+    answer = client.chat.completions.create(**asked, max_tokens=4)
+    streamed: list[list[float]] = [[], []]
+    for chunk in client.chat.completions.create(**asked, max_tokens=4, stream=True):
+        for choice in chunk.choices:
+            if choice.logprobs and choice.logprobs.content:
+                streamed[choice.index] += [entry.logprob for entry in choice.logprobs.content]
+    for choice in answer.choices:
+        assert choice.logprobs is not None
+        content = choice.logprobs.content or []
+        assert "".join(entry.token for entry in content).startswith(choice.message.content or "")
+        assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in content)
+        assert streamed[choice.index] == pytest.approx([entry.logprob for entry in content])
+
+
+@pytest.mark.needs("logprobs")
+def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI, model: str) -> None:
+    answer = client.completions.create(
+        model=model, prompt="The sky is", echo=True, logprobs=2, max_tokens=2, temperature=0
+    )
+    found = answer.choices[0].logprobs
+    assert found is not None
+    assert found.tokens is not None
+    assert found.token_logprobs is not None
+    assert answer.choices[0].text == "".join(found.tokens)
+    assert found.token_logprobs[0] is None
+    assert found.text_offset is not None
+    assert found.text_offset[0] == 0
+    assert len(found.tokens) == len(found.token_logprobs) == len(found.text_offset)
+
+
+@pytest.mark.needs("embeddings")
+def test_embeddings(client: openai.OpenAI, model: str) -> None:
+    # as base64, which this client asks for by itself, and as numbers
+    by_default = client.embeddings.create(model=model, input=["a cat", "a dog"])
+    as_numbers = client.embeddings.create(model=model, input=["a cat", "a dog"], encoding_format="float")
+    assert [item.index for item in by_default.data] == [0, 1]
+    for one, other in zip(by_default.data, as_numbers.data, strict=True):
+        assert len(one.embedding) == 576
+        assert one.embedding == pytest.approx(other.embedding, rel=1e-5)
+    assert by_default.usage.prompt_tokens > 0
+
+
+@pytest.mark.needs("responses")
+def test_a_response(client: openai.OpenAI, model: str) -> None:
+    response = client.responses.create(
+        model=model, input="Name a colour.", instructions="Be brief.", max_output_tokens=16
+    )
+    assert response.status in {"completed", "incomplete"}
+    assert response.output_text
+    assert response.usage is not None
+    assert 0 < response.usage.output_tokens <= 16
+
+
+@pytest.mark.needs("responses")
+def test_a_streamed_response(client: openai.OpenAI, model: str) -> None:
+    with client.responses.stream(model=model, input="Name a colour.", max_output_tokens=16) as stream:
+        events = list(stream)
+    heard = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert events[0].type == "response.created"
+    assert [event.sequence_number for event in events] == sorted({event.sequence_number for event in events})
+    last = events[-1]
+    assert last.type in {"response.completed", "response.incomplete"}
+    assert last.response.output_text == heard
+
+
+@pytest.mark.needs("responses")
+def test_a_parsed_response(client: openai.OpenAI, model: str) -> None:
+    response = client.responses.parse(model=model, input="Name a colour.", text_format=Colour)
+    assert isinstance(response.output_parsed, Colour)

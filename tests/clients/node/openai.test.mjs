@@ -4,9 +4,13 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import OpenAI from "openai";
+import { zodFunction, zodResponseFormat } from "openai/helpers/zod";
+import { z } from "zod";
 
 const client = new OpenAI({ baseURL: `${process.env.TRIOSERVE_URL}/v1`, apiKey: "none", maxRetries: 0 });
 const [{ id: model }] = (await client.models.list()).data;
+const colour = z.object({ name: z.enum(["red", "green", "blue"]), warm: z.boolean() });
+const notYet = { skip: "not served yet" };
 const messages = [{ role: "user", content: "Name a colour." }];
 
 test("a chat has n choices for one prompt", async () => {
@@ -60,4 +64,55 @@ test("an error names the parameter", async () => {
     (error) => error instanceof OpenAI.BadRequestError && error.param === "temperature",
   );
   await assert.rejects(client.models.retrieve("gpt"), OpenAI.NotFoundError);
+});
+
+test("parse gives an object for each choice", notYet, async () => {
+  const answer = await client.chat.completions.parse({
+    model,
+    messages,
+    n: 2,
+    response_format: zodResponseFormat(colour, "colour"),
+  });
+  answer.choices.forEach((choice) => colour.parse(choice.message.parsed));
+});
+
+test("tools are called, streamed and not", notYet, async () => {
+  const request = {
+    model,
+    messages,
+    max_tokens: 200,
+    tools: [zodFunction({ name: "paint", parameters: colour })],
+    tool_choice: "required",
+  };
+  const whole = await client.chat.completions.parse(request);
+  const streamed = await client.chat.completions.stream(request).finalChatCompletion();
+  for (const { choices } of [whole, streamed]) {
+    assert.equal(choices[0].finish_reason, "tool_calls");
+    colour.parse(choices[0].message.tool_calls[0].function.parsed_arguments);
+  }
+});
+
+test("tools are run", notYet, async () => {
+  const painted = [];
+  const runner = client.chat.completions.runTools({
+    model,
+    messages,
+    max_tokens: 200,
+    tools: [zodFunction({ name: "paint", parameters: colour, function: (input) => (painted.push(input), "done") })],
+    tool_choice: { type: "function", function: { name: "paint" } },
+  });
+  await runner.done();
+  assert.equal(painted.length, 1);
+});
+
+test("embeddings", notYet, async () => {
+  const { data } = await client.embeddings.create({ model, input: ["a cat", "a dog"] });
+  assert.deepEqual(data.map((item) => item.embedding.length), [576, 576]);
+});
+
+test("responses, streamed and not", notYet, async () => {
+  const request = { model, input: "Name a colour.", max_output_tokens: 16 };
+  assert.ok((await client.responses.create(request)).output_text);
+  const final = await client.responses.stream(request).finalResponse();
+  assert.ok(final.output_text);
 });
