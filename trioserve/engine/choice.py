@@ -159,7 +159,8 @@ class Choice:
             self._add_up(progress.logprobs[: len(piece.token_ids)])
             return scored + self._last(piece, "stop", piece.stop)
         self._add_up(progress.logprobs)
-        piece = attrs.evolve(piece, token_ids=progress.token_ids)
+        if has_silent_end:
+            piece = attrs.evolve(piece, token_ids=progress.token_ids)
         if progress.finish is None or progress.error is not None:
             return scored + self._delta(piece)
         tail = self.text.end()
