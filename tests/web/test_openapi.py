@@ -188,8 +188,14 @@ async def test_every_answer_looks_as_documented_and_no_field_is_documented_for_n
     # FAN-16, FAN-21, FAN-24
     logprobs = {"logprobs": True, "top_logprobs": 2} if path == CHAT else {"logprobs": 2}
     details = {**logprobs, "prompt_logprobs": 2, "return_token_ids": True}
-    async with serving(say(["aa", "bx", "cc"]), tokenizer=BrokenTokenizer()) as server:
+    called = '<think>hm</think>cc<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    options = attrs.evolve(FAKE_OPTIONS, reasoning_format="think")
+    script = say(["aa", "bx", "cc", called])
+    async with serving(script, tokenizer=BrokenTokenizer(), options=options) as server:
+        tools = {"tools": [{"type": "function", "function": {"name": "f"}}], "seed": 3} if path == CHAT else {}
         for fields in (
+            {"n": 1, **tools},
+            {"n": 1, "stream": True, **tools},
             {"n": 1},
             {"n": 3, "choice_errors": "isolate"},
             {"n": 1, "best_of": 2, "choice_errors": "isolate"},

@@ -47,6 +47,7 @@ DOCUMENT = document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+NAMED = {"type": "function", "function": {"name": "f"}}
 FULLEST: dict[str, Any] = {
     "ChatRequest": {
         "model": MODEL,
@@ -63,6 +64,8 @@ FULLEST: dict[str, Any] = {
         "stop_when": {"finished": 1},
         "choice_params": [{}],
         "logprobs": True,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}},
     },
     "CompletionRequest": {
         "model": MODEL,
@@ -137,6 +140,9 @@ def test_the_fields_that_are_documented_are_those_that_are_read(kind: str, monke
 
     monkeypatch.setattr(Fields, "take", noting)
     parse(kind, FULLEST[kind])
+    if kind == "ChatRequest":
+        # the other form of a field
+        parse(kind, {**FULLEST[kind], "tool_choice": NAMED})
     assert set(field_paths(SCHEMAS[kind])) == read
 
 
@@ -199,6 +205,8 @@ def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: 
         del least["stream_options"]
     if name == "best_of":
         del least["stream"]
+    if name == "tools":
+        del least["tool_choice"]
     if name == "logprobs":
         least["top_logprobs"] = None
     whole = {0, 1, 2}

@@ -29,7 +29,7 @@ _SIGNS: Final[tuple[tuple[str, ToolFormat | None], ...]] = (
     (r"<tool_call>", HERMES),
     (r"\[ARGS\]", MISTRAL_V11),
     (r"\[TOOL_CALLS\]", MISTRAL),
-    (r"<\|python_start\|>|func_name1\(|\[func\(", PYTHONIC),
+    (r"<\|python_start\|>|\[func_name1\(", PYTHONIC),
     (r"<\|python_tag\|>|\"parameters\": ?dictionary of argument name", LLAMA),
 )
 
