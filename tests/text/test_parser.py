@@ -79,6 +79,11 @@ TABLE: list[tuple[ToolFormat, str, Said]] = [
     ),
     (HERMES, "a < b <tool> c", [text("a < b <tool> c")]),
     (HERMES, f"\n\n{F}\n", [call("f", '{"q": 1}')]),
+    (
+        HERMES,
+        f"so \n{F}\n\n{F} and {F} \n",
+        [text("so"), *[call("f", '{"q": 1}')] * 2, text(" \n\n\n and"), call("f", '{"q": 1}')],
+    ),
     (HERMES, f"{F} and", [call("f", '{"q": 1}'), text("and")]),
     # no arguments
     (HERMES, '<tool_call>{"name": "f"}</tool_call>', [call("f", "{}")]),
@@ -137,7 +142,7 @@ TABLE: list[tuple[ToolFormat, str, Said]] = [
         [call("f", '{"a": "x\'\\nAé\\\\N", "b": [1, [2], {"k": null, "3": true}], "c": -0.5, "d": 10, "e": "x\\"y"}')],
     ),
     (PYTHONIC, "[f(a='', b=[], c={}, d=())]", [call("f", '{"a": "", "b": [], "c": {}, "d": []}')]),
-    (PYTHONIC, 'ok <|python_start|>[f(q="\\/")]<|python_end|> so', [text("ok"), call("f", '{"q": "/"}'), text("so")]),
+    (PYTHONIC, 'ok <|python_start|>[f(q="\\/")]<|python_end|> so', [text("ok"), call("f", '{"q": "/"}'), text("  so")]),
     (PYTHONIC, "[f(1)]", [text("[f(1)]")]),
     (PYTHONIC, "[see f(q=1)]", [text("[see f(q=1)]")]),
     (PYTHONIC, "[f(q==1)]", [text("[f(q==1)]")]),

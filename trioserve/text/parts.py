@@ -2,8 +2,9 @@
 
 Owns: what becomes of white space around thoughts and calls, and the numbers of calls. Must not know: marks.
 
-White space between a call or a thought and its neighbours belongs to the marks around it, and is left out: it would
-make a text of line feeds of what is no text. All other text stays to the letter.
+White space at the ends of a thought, and at the ends of the text where it borders on a thought or a call, belongs to
+the marks there and is left out: it would make a text of line feeds of what is no text. All other text stays to the
+letter, with the white space on both sides of a call that stands in it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class PartWriter:
         self._parts: list[Part] = []
         self._space: list[str] = []
         """White space at the end of the text so far."""
-        self._after_mark = False
+        self._is_bare = False
+        """White space that follows is left out: there was a mark, and no text since that it would part from it."""
+        self._has_text = False
+        self._after_call = False
         self._calls = 0
 
     def __repr__(self) -> str:
@@ -41,13 +45,15 @@ class PartWriter:
         self._write("reasoning", text)
 
     def mark(self) -> None:
-        """A mark was read: white space beside it is left out."""
+        """A mark of a thought was read."""
         self._space.clear()
-        self._after_mark = True
+        self._is_bare = True
 
     def begin_call(self, name: str) -> None:
         """A call begins; ``arguments`` is for this one from now on."""
-        self.mark()
+        self._after_call = True
+        if not self._has_text:
+            self.mark()
         self._parts.append(Part("tool_call", "", self._calls, self._new_id(), name))
         self._calls += 1
 
@@ -57,8 +63,8 @@ class PartWriter:
             self._parts.append(Part("tool_call", text, self._calls - 1))
 
     def finish(self, kind: Literal["text", "reasoning"]) -> None:
-        """Nothing follows: white space at the end of the text, or thought, is part of it."""
-        if self._space:
+        """Nothing follows: white space at the end belongs to the text, or thought, unless a call is right before it."""
+        if self._space and not self._after_call:
             self._parts.append(Part(kind, "".join(self._space)))
             self._space.clear()
 
@@ -68,11 +74,12 @@ class PartWriter:
         return join_parts(parts)
 
     def _write(self, kind: Literal["text", "reasoning"], text: str) -> None:
-        if self._after_mark:
+        if self._is_bare:
             text = text.lstrip()
         stripped = text.rstrip()
         if stripped:
-            self._after_mark = False
+            self._is_bare = self._after_call = False
+            self._has_text = self._has_text or kind == "text"
             self._parts.append(Part(kind, "".join([*self._space, stripped])))
             self._space.clear()
         if len(stripped) < len(text):
