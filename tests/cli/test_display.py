@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from trioserve.cli.display import Panels, SingleText, WholeTexts, choose_display
-from trioserve.events import ChoiceFinished, ChoiceUsage, TextDelta
+from trioserve.events import ChoiceFinished, ChoiceUsage, ReasoningDelta, TextDelta
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WORDS = [
@@ -207,3 +207,34 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_whole_texts(monkeypatch: py
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert type(choose_display(4)) is WholeTexts
+
+
+def test_a_thought_is_dimmed_and_apart_from_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with SingleText(terminal()) as display:
+        for event in (ReasoningDelta(0, "hm", (1,)), ReasoningDelta(0, ", so", (1,)), delta(0, "yes"), finished(0)):
+            display.feed(event)
+    out = capsys.readouterr().out
+    assert CONTROL.sub("", out).startswith("hm, so\n\nyes\n")
+
+
+def test_a_thought_is_no_part_of_what_goes_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    for display in (SingleText(Console(file=io.StringIO())), WholeTexts(Console(file=io.StringIO()), 1)):
+        with display:
+            for event in (ReasoningDelta(0, "hm", (1,)), delta(0, "yes"), finished(0)):
+                display.feed(event)
+        out = capsys.readouterr().out
+        assert "hm" not in out
+        assert out.endswith("yes\n")
+
+
+def test_a_panel_shows_a_thought_until_there_is_text() -> None:
+    console = terminal()
+    panels = Panels(console, 2)
+    panels.feed(ReasoningDelta(0, "hm\nand", (1,)))
+    panels.feed(ReasoningDelta(1, "hm", (1,)))
+    assert any("hm" in line for line in frame(panels, console))
+    panels.feed(delta(0, "yes"))
+    panels.feed(delta(1, "no"))
+    lines = frame(panels, console)
+    assert not any("hm" in line or "and" in line for line in lines)
+    assert any("yes" in line and "no" in line for line in lines)

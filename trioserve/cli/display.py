@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trioserve.cli.harmless import harmless_text
-from trioserve.events import ChoiceFinished, Event, TextDelta
+from trioserve.events import ChoiceFinished, Event, ReasoningDelta, TextDelta
 
 # The narrowest panel has room for the longest note, that of a choice with an engine's own seed.
 PANEL_WIDTH: Final = 40
@@ -57,6 +57,8 @@ class SingleText:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last = ""
+        self._thought = ""
+        """The last letter of a thought that no text has followed yet."""
         self._end: ChoiceFinished | None = None
 
     def __enter__(self) -> Self:
@@ -65,7 +67,15 @@ class SingleText:
     def feed(self, event: Event) -> None:
         if isinstance(event, ChoiceFinished):
             self._end = event
+        elif isinstance(event, ReasoningDelta):
+            # into a pipe goes the answer alone
+            if event.text and self._console.is_terminal:
+                self._thought = event.text[-1]
+                click.secho(harmless_text(event.text), nl=False, dim=True)
         elif isinstance(event, TextDelta) and event.text:
+            if self._thought:
+                click.echo("\n" * (2 - (self._thought == "\n")), nl=False)
+                self._thought = ""
             self._last = event.text[-1]
             click.echo(harmless_text(event.text) if self._console.is_terminal else event.text, nl=False)
 
@@ -89,7 +99,7 @@ class WholeTexts:
         return self
 
     def feed(self, event: Event) -> None:
-        if isinstance(event, (TextDelta, ChoiceFinished)):
+        if isinstance(event, (TextDelta, ReasoningDelta, ChoiceFinished)):
             self._choices[event.index].feed(event)
 
     def __exit__(
@@ -121,7 +131,7 @@ class Panels:
         return self
 
     def feed(self, event: Event) -> None:
-        if isinstance(event, (TextDelta, ChoiceFinished)):
+        if isinstance(event, (TextDelta, ReasoningDelta, ChoiceFinished)):
             self._choices[event.index].feed(event)
 
     def __exit__(
@@ -163,7 +173,7 @@ class Panels:
     def _panel(self, index: int, lines: list[str], width: int, height: int) -> Panel:
         end = self._choices[index].end
         return Panel(
-            Text("\n".join(lines), no_wrap=True, end=""),
+            Text("\n".join(lines), style="dim" if self._choices[index].is_thinking else "", no_wrap=True, end=""),
             title=f"choice {index}" if end is None else f"choice {index}: {end.reason}",
             title_align="left",
             subtitle=None if end is None else _size(end),
@@ -205,20 +215,28 @@ class _Grid:
 
 
 class _Choice:
-    """The text of one choice, and its lines; a paragraph that is complete is broken into lines once."""
+    """The text of one choice, and its lines; a paragraph that is complete is broken into lines once.
+
+    A thought is shown while there is no text.
+    """
 
     def __init__(self) -> None:
         self.text = ""
+        self.is_thinking = False
         self.end: ChoiceFinished | None = None
         self._width = 0
         self._lines: list[str] = []
         self._broken = 0
 
-    def feed(self, event: TextDelta | ChoiceFinished) -> None:
+    def feed(self, event: TextDelta | ReasoningDelta | ChoiceFinished) -> None:
         if isinstance(event, ChoiceFinished):
             self.end = event
-        else:
-            self.text += event.text
+            return
+        is_thought = isinstance(event, ReasoningDelta)
+        if event.text and is_thought != self.is_thinking:
+            self.text, self.is_thinking = "", is_thought
+            self._width = 0  # so that all of it is broken into lines
+        self.text += event.text
 
     def lines(self, console: Console, width: int) -> list[str]:
         """The text in lines of ``width`` cells."""
@@ -243,7 +261,8 @@ def _write_whole(console: Console, choices: list[_Choice]) -> None:
         end = "interrupted" if choice.end is None else f"{choice.end.reason}, {_size(choice.end)}"
         click.echo("\n" * bool(index), nl=False)
         click.secho(f"[choice {index}: {end}]", bold=True)
-        click.echo(harmless_text(choice.text) if console.is_terminal else choice.text)
+        text = "" if choice.is_thinking else choice.text
+        click.echo(harmless_text(text) if console.is_terminal else text)
 
 
 def _size(end: ChoiceFinished) -> str:

@@ -181,9 +181,11 @@ async def answer(
         loaded()
         freeze_loaded()
         prompt: Prompt = text
+        output = None
         if not raw and engine.model.template is not None:
-            prompt = await engine.encode_chat([{"role": "user", "content": text}])
-        async with engine.generate(prompt, params) as generation:
+            chat = await engine.prepare_chat([{"role": "user", "content": text}], params)
+            prompt, params, output = chat.prompt, chat.params, chat.output
+        async with engine.generate(prompt, params, output=output) as generation:
             with choose_display(params.n) as display:
                 async for event in generation:
                     display.feed(event)

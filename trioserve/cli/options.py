@@ -16,9 +16,10 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from trioserve.engine.options import EngineOptions
+from trioserve.engine.options import NO_FORMAT, EngineOptions
 from trioserve.errors import ParamError
 from trioserve.model.cache import cache_dir
+from trioserve.text.reasoning import REASONING_FORMATS
 
 DEFAULT_MODEL: Final = "smollm2"
 MODEL_HELP: Final = "an alias, a .gguf file, a folder, or a Hugging Face repo id"
@@ -183,6 +184,12 @@ engine_options: Final = apply(
             type=int,
             metavar="TOKENS",
             show_default="the device's suggestion",
+        ),
+        engine_option(
+            "--reasoning-format",
+            "How the model marks what it thinks before it answers.",
+            type=click.Choice([*REASONING_FORMATS, NO_FORMAT]),
+            show_default="what its chat template shows",
         ),
     ]
 )

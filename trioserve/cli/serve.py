@@ -42,10 +42,11 @@ from trioserve.cli.signals import end_by_signal, ending_soon
 from trioserve.engine.engine import Engine
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.open import open_engine
-from trioserve.engine.options import MAX_N_CEILING, EngineOptions
+from trioserve.engine.options import MAX_N_CEILING, NO_FORMAT, EngineOptions
 from trioserve.errors import DeviceError
 from trioserve.model.sources import resolve
 from trioserve.params import Limits
+from trioserve.text.tools.formats import TOOL_FORMATS
 from trioserve.web.listeners import Listeners, bind
 from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve as serve_engine
@@ -140,6 +141,12 @@ serving_engine_options: Final = apply(
             "--prompt-lookup/--no-prompt-lookup",
             "Draft tokens from prompts and answers, unless a request says otherwise.",
             show_default="if the device says that it pays",
+        ),
+        engine_option(
+            "--tool-format",
+            "How the model calls tools.",
+            type=click.Choice([*TOOL_FORMATS, NO_FORMAT]),
+            show_default="what its chat template shows",
         ),
         engine_option("--lookup-tokens", "Tokens of a draft at most.", type=int, metavar="N"),
         engine_option(

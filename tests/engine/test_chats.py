@@ -1,0 +1,107 @@
+"""Chats that are prepared for a model, and what a program gets of them."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from trioserve import EngineOptions, ParamError, ReasoningDelta, SamplingParams, Structure, Tool, ToolCallDelta, ToolUse
+from trioserve.testing.engine import FAKE_OPTIONS, open_fake_engine, say
+
+MESSAGES = [{"role": "user", "content": "q"}]
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
+F = Tool(name="f", parameters=SCHEMA)
+STRICT = attrs.evolve(F, name="s", strict=True)
+THINKING = attrs.evolve(FAKE_OPTIONS, reasoning_format="think")
+CALL = '<tool_call>{"name": "f", "arguments": {"q": "x"}}</tool_call>'
+
+
+async def test_a_program_gets_thoughts_and_calls() -> None:
+    block, _ = open_fake_engine(say(f"<think>hm</think>so {CALL}"), options=THINKING)
+    async with block as engine:
+        chat = await engine.prepare_chat(MESSAGES, SamplingParams(n=2), tools=ToolUse(tools=(F,)))
+        answer = await engine.complete(chat.prompt, chat.params, output=chat.output)
+        for choice in answer.choices:
+            assert (choice.reasoning, choice.text, choice.reason) == ("hm", "so", "tool_calls")
+            assert [(call.name, call.arguments) for call in choice.tool_calls] == [("f", '{"q": "x"}')]
+            assert len(choice.token_ids) == choice.usage.completion_tokens
+        async with engine.generate(chat.prompt, chat.params, output=chat.output) as generation:
+            events = [event async for event in generation]
+        assert any(isinstance(event, ReasoningDelta) for event in events)
+        # every token is told of once, by one event or another
+        ids = [
+            token for event in events if getattr(event, "index", None) == 0 for token in getattr(event, "token_ids", ())
+        ]
+        assert tuple(ids) == answer.choices[0].token_ids
+        assert any(isinstance(event, ToolCallDelta) and event.token_ids for event in events)
+
+
+async def test_log_probabilities_are_told_of_every_token() -> None:
+    block, _ = open_fake_engine(say(f"<think>hm</think>so {CALL}"), options=THINKING)
+    async with block as engine:
+        chat = await engine.prepare_chat(MESSAGES, SamplingParams(logprobs=0), tools=ToolUse(tools=(F,)))
+        ids: list[int] = []
+        scored: list[int] = []
+        async with engine.generate(chat.prompt, chat.params, output=chat.output) as generation:
+            async for event in generation:
+                ids += getattr(event, "token_ids", ())
+                scored += [score.token_id for score in getattr(event, "logprobs", ())]
+        assert ids == scored
+
+
+@pytest.mark.parametrize(
+    ("use", "param"),
+    [
+        (ToolUse(tools=(F,)), None),
+        (ToolUse(tools=(F, STRICT), mode="none"), None),
+        (ToolUse(tools=(F,), mode="required"), "tool_choice"),
+        (ToolUse(tools=(F, STRICT), allowed=frozenset({"f"})), "tool_choice"),
+        (ToolUse(tools=(F, STRICT)), "tools"),
+        (ToolUse(tools=(F,), parallel=False), "parallel_tool_calls"),
+    ],
+)
+async def test_a_choice_is_held_to_a_grammar_where_something_is_demanded(use: ToolUse, param: str | None) -> None:
+    block, _ = open_fake_engine(say("x"))
+    async with block as engine:
+        structure = (await engine.prepare_chat(MESSAGES, tools=use)).params.structure
+    assert (structure and structure.param) == param
+
+
+async def test_a_schema_is_for_the_arguments_of_strict_tools_and_of_those_that_must_be_called() -> None:
+    async def grammar(use: ToolUse) -> str:
+        structure = (await engine.prepare_chat(MESSAGES, tools=use)).params.structure
+        assert structure is not None
+        return structure.text
+
+    block, _ = open_fake_engine(say("x"))
+    async with block as engine:
+        assert (await grammar(ToolUse(tools=(F, STRICT)))).count('"properties"') == 1
+        assert (await grammar(ToolUse(tools=(F, STRICT), mode="required"))).count('"properties"') == 2
+        plain = attrs.evolve(F, parameters=None)
+        assert '"additionalProperties": false' in await grammar(ToolUse(tools=(plain,), mode="required"))
+
+
+async def test_what_an_answer_must_be_may_follow_a_thought_or_be_a_call() -> None:
+    structure = Structure(kind="json_object", text="", param="response_format")
+    block, _ = open_fake_engine(say("x"), options=THINKING)
+    async with block as engine:
+        params = SamplingParams(structure=structure)
+        alone = (await engine.prepare_chat(MESSAGES, params)).params.structure
+        assert alone is not None
+        assert (alone.kind, alone.param) == ("lark", "response_format")
+        assert 'start: ("<think>"' in alone.text
+        called = (await engine.prepare_chat(MESSAGES, params, tools=ToolUse(tools=(F,)))).params.structure
+        assert called is not None
+        assert "<tool_call>" in called.text
+        pattern = attrs.evolve(structure, kind="regex", text="a+")
+        kept = (await engine.prepare_chat(MESSAGES, SamplingParams(structure=pattern))).params.structure
+        assert kept == pattern
+        with pytest.raises(ParamError, match="together with response_format"):
+            await engine.prepare_chat(MESSAGES, SamplingParams(structure=pattern), tools=ToolUse(tools=(F,)))
+
+
+def test_a_format_that_is_not_known_is_refused() -> None:
+    for name in ("tool_format", "reasoning_format"):
+        with pytest.raises(ParamError, match="must be one of none, ") as caught:
+            EngineOptions(**{name: "xml"})
+        assert caught.value.param == name
