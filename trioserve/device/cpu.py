@@ -180,7 +180,7 @@ class CpuDevice:
         finally:
             if job is not None:
                 job.abandoned = True
-        if not np.isfinite(results.hidden).all():
+        if results.hidden and not np.isfinite(results.hidden).all():
             raise DeviceError(f"Step {plan.number} failed: a hidden state is not finite.")
         return results.result(plan)
 

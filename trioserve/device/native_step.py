@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from itertools import accumulate
 
 import attrs
 import numpy as np
@@ -26,33 +27,34 @@ class Results:
 
     drawn: array[int]
     logprobs: array[float]
-    top_starts: npt.NDArray[np.int32] | None
-    """[R + 1] row r has top_ids[top_starts[r] : top_starts[r + 1]]; None: no row wants any."""
+    top_starts: array[int]
+    """[R + 1] row r has top_ids[top_starts[r] : top_starts[r + 1]]. Empty: no row wants any."""
     top_ids: array[int]
     top_logprobs: array[float]
-    hidden: Floats
+    hidden: array[float]
+    """[H * E] "f" the hidden states, one after another."""
 
     @classmethod
     def of(cls, plan: StepPlan, *, vocab_size: int, embedding_dim: int) -> Results:
         rows = plan.rows
         count = len(rows.tokens)
-        starts, total = None, 0
+        starts, total = array("i"), 0
         if max(rows.logprobs, default=0) > 1:
-            starts = np.zeros(count + 1, np.int32)
-            np.cumsum(np.clip(np.asarray(rows.logprobs) - 1, 0, vocab_size), out=starts[1:])
-            total = int(starts[-1])
+            starts.extend(accumulate((min(max(k - 1, 0), vocab_size) for k in rows.logprobs), initial=0))
+            total = starts[-1]
         return cls(
             drawn=array("i", bytes(4 * count)),
             logprobs=array("d", bytes(8 * count)),
             top_starts=starts,
             top_ids=array("i", bytes(4 * total)),
             top_logprobs=array("d", bytes(8 * total)),
-            hidden=np.empty((len(plan.hidden), embedding_dim), np.float32),
+            hidden=array("f", bytes(4 * len(plan.hidden) * embedding_dim)),
         )
 
     def result(self, plan: StepPlan) -> StepResult:
         logprobs = self.logprobs if any(plan.rows.logprobs) else array("d")
-        hidden = [memoryview(state) for state in self.hidden]
+        states, count = memoryview(self.hidden), len(plan.hidden)
+        hidden = [states[len(states) // count * h :][: len(states) // count] for h in range(count)]
         return StepResult(plan.number, self.drawn, logprobs, self.top_ids, self.top_logprobs, hidden)
 
 
@@ -92,7 +94,7 @@ def native_step(
         top_ks=address(rows.top_ks),
         wants_log_probability=address(rows.logprobs),
         targets=address(rows.targets) if rows.targets else None,
-        top_starts=None if results.top_starts is None else results.top_starts.ctypes.data,
+        top_starts=address(results.top_starts) if results.top_starts else None,
         changes=None if changes is None else ctypes.addressof(changes),
         hidden_count=len(plan.hidden),
         hidden_tokens=address(plan.hidden),
@@ -100,7 +102,7 @@ def native_step(
         log_probabilities=address(results.logprobs),
         top_ids=address(results.top_ids),
         top_log_probabilities=address(results.top_logprobs),
-        hidden=results.hidden.ctypes.data,
+        hidden=address(results.hidden),
         logits=None if logits is None else logits.ctypes.data,
     )
 
