@@ -26,9 +26,11 @@ from trioserve.web.options import ServeOptions
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+GENERATE = "/inference/v1/generate"
 PROMPTS: dict[str, dict[str, object]] = {
     CHAT: {"messages": [{"role": "user", "content": "hi"}]},
     TEXT: {"prompt": "hi"},
+    GENERATE: {"token_ids": [97]},
 }
 SERVE_OPTIONS = ServeOptions(max_body_size=100_000)
 USAGE_OF_ALL = {"include_usage": True, "continuous_usage_stats": True}
@@ -100,6 +102,10 @@ class Server:
 
     def _compare(self, value: Any, schema: Any) -> None:
         Draft202012Validator({**schema, "components": self.components}).validate(value)
+        if schema.get("type") == "array":
+            for item in value:
+                self._compare(item, schema["items"])
+            return
         reference = schema.get("$ref") or schema["anyOf"]["error" in value]["$ref"]
         self.seen |= set(value_paths(value, reference.rpartition("/")[2] + "."))
 
@@ -210,6 +216,30 @@ async def test_every_answer_looks_as_documented_and_no_field_is_documented_for_n
             assert (await server.ask("POST", path, **fields)).status == 200
         whole, chunk = ("ChatCompletion", "ChatChunk") if path == CHAT else ("Completion", "CompletionChunk")
         assert server.missing(whole) == server.missing(chunk) == set()
+
+
+async def test_answers_about_tokens_look_as_documented_and_no_field_is_documented_for_nothing() -> None:
+    async with serving(say(["aa", "bx", "cc"]), tokenizer=BrokenTokenizer()) as server:
+        details = {"logprobs": 1, "prompt_logprobs": 1}
+        usage = {"stream": True, "stream_options": USAGE_OF_ALL}
+        scope = {"priority": 1, "cache_salt": "x"}
+        for path, fields in (
+            ("/tokenize", {"prompt": "hi", "return_token_strs": True}),
+            ("/tokenize", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("/detokenize", {"tokens": [97]}),
+            (CHAT + "/render", {**PROMPTS[CHAT], **scope, **usage}),
+            (TEXT + "/render", {"prompt": ["a", "b"], **scope, **usage}),
+            (GENERATE, {"sampling_params": {"n": 1, **details}}),
+            (GENERATE, {"sampling_params": {"n": 1, "best_of": 2, "choice_errors": "isolate"}}),
+            (GENERATE, {"sampling_params": {"n": 3, "choice_errors": "isolate"}}),
+            (GENERATE, {"sampling_params": {"n": 1, **details}, **usage}),
+            (GENERATE, {"sampling_params": {"n": 3, "choice_errors": "isolate"}, "stream": True}),
+        ):
+            assert (await server.ask("POST", path, **fields)).status == 200
+        assert (await server.ask("POST", "/detokenize", tokens=["x"])).status == 400
+        assert (await server.ask("POST", GENERATE, token_ids=[5000])).status == 400
+        for name in ("Tokenized", "Detokenized", "RenderedPrompt", "Generated", "GeneratedChunk"):
+            assert server.missing(name) == set()
 
 
 @both

@@ -25,7 +25,9 @@ from trioserve.wire import neutral
 from trioserve.wire.calls import Call
 from trioserve.wire.decode import check_model, parse_chat, parse_completion
 from trioserve.wire.fields import Fields
+from trioserve.wire.generate import parse_generate
 from trioserve.wire.openapi.document import Served, build_document
+from trioserve.wire.tokenizing import DetokenizeCall, TokenizeCall, parse_detokenize, parse_tokenize
 
 MODEL = "tiny-chat"
 LIMITS = Limits()
@@ -75,16 +77,40 @@ FULLEST: dict[str, Any] = {
         "stop_when": {"finished": 1},
         "choice_params": [{}],
     },
+    "GenerateRequest": {
+        "model": MODEL,
+        "token_ids": [1],
+        "sampling_params": {
+            "stop_when": {"finished": 1},
+            "choice_params": [{}],
+            "prediction": {"type": "content", "content": [{"type": "text", "text": "x"}]},
+        },
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    },
+    "TokenizeRequest": {"model": MODEL, "prompt": "x"},
+    "DetokenizeRequest": {"model": MODEL, "tokens": [1]},
 }
-PARSE: dict[str, Callable[[bytes, Limits], Call]] = {"ChatRequest": parse_chat, "CompletionRequest": parse_completion}
-BOTH = tuple(PARSE)
+# the messages are those of a chat
+FULLEST["ChatTokenizeRequest"] = {"model": MODEL, "messages": FULLEST["ChatRequest"]["messages"]}
+PARSE: dict[str, Callable[[bytes, Limits], Call | TokenizeCall | DetokenizeCall]] = {
+    "ChatRequest": parse_chat,
+    "CompletionRequest": parse_completion,
+    "GenerateRequest": parse_generate,
+    "TokenizeRequest": parse_tokenize,
+    "DetokenizeRequest": parse_detokenize,
+}
+ALL = tuple(PARSE)
+BOTH = ("ChatRequest", "CompletionRequest")
 
 both = pytest.mark.parametrize("kind", BOTH)
+every = pytest.mark.parametrize("kind", ALL)
 
 
-def parse(kind: str, body: object) -> Call:
+def parse(kind: str, body: object) -> Call | TokenizeCall | DetokenizeCall:
     call = PARSE[kind](json.dumps(body).encode(), LIMITS)
-    check_model(call.model, [MODEL])
+    if call.model:
+        check_model(call.model, [MODEL])
     return call
 
 
@@ -98,7 +124,7 @@ def is_served(kind: str, body: object) -> bool:
 
 VALIDATORS = {
     kind: Draft202012Validator({"$ref": f"#/components/schemas/{kind}", "components": DOCUMENT["components"]})
-    for kind in BOTH
+    for kind in ALL
 }
 
 
@@ -129,7 +155,7 @@ def test_the_document_is_valid() -> None:
     assert list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors()) == []
 
 
-@both
+@every
 def test_the_fields_that_are_documented_are_those_that_are_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[str] = set()
     take = Fields.take
@@ -143,6 +169,8 @@ def test_the_fields_that_are_documented_are_those_that_are_read(kind: str, monke
     if kind == "ChatRequest":
         # the other form of a field
         parse(kind, {**FULLEST[kind], "tool_choice": NAMED})
+    if kind == "TokenizeRequest":
+        parse(kind, FULLEST["ChatTokenizeRequest"])
     assert set(field_paths(SCHEMAS[kind])) == read
 
 
@@ -170,6 +198,7 @@ VALUES: list[object] = [
     *[[[]], [[[1]]], [INT32_MAX], [INT32_MAX + 1], [None], ["text"], [{}], [{"type": "text", "text": "x"}], [CALL]],
     *[[{"type": "text"}], [{"type": "image"}], [{"seed": 1}], [{"x": 1}]],
     *[{}, {"type": "text"}, {"a": 1}, {"include_usage": True}, {"include_usage": 1}, {"name": "f", "arguments": ""}],
+    *[{"5": 100}, {"5": 101}, {"05": 1}, {"5": "1"}],
     *[{"type": "content"}, {"type": "content", "content": "x"}, {"type": "text", "content": "x"}],
 ]
 UNSETTLED = {"model": "of any other type than text, by test_decode"}
@@ -195,25 +224,30 @@ def bounds(schema: Any) -> Iterator[object]:
         yield from one.get("enum", [])
 
 
-TOP = [(kind, name) for kind in BOTH for name in SCHEMAS[kind]["properties"] if name not in UNSETTLED]
+TOP = [(kind, name) for kind in ALL for name in SCHEMAS[kind]["properties"] if name not in UNSETTLED]
 
 
 @pytest.mark.parametrize(("kind", "name"), TOP)
 def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: str) -> None:
     least = {key: value for key, value in FULLEST[kind].items() if key not in {"stop_when", "choice_params"}}
     if name in ("stream", "best_of"):
-        del least["stream_options"]
+        least.pop("stream_options", None)
     if name == "best_of":
         del least["stream"]
     if name == "tools":
         del least["tool_choice"]
+    if kind == "TokenizeRequest" and name not in ("prompt", "add_special_tokens"):
+        least = FULLEST["ChatTokenizeRequest"]
     if name == "logprobs":
         least["top_logprobs"] = None
     whole = {0, 1, 2}
     for value in [*VALUES, *bounds(SCHEMAS[kind]["properties"][name])]:
         if isinstance(value, float) and value in whole:
             continue
-        if (name, value) in (("stop_when", {}), ("choice_params", [{}] * 2)):
+        if (name, value) in (("stop_when", {}), ("choice_params", [{}] * 2), ("sampling_params", {"stop_when": {}})):
+            continue
+        # exactly one of the two is given, which is said in words
+        if (kind, name, value) in (("TokenizeRequest", "prompt", None), ("TokenizeRequest", "messages", None)):
             continue
         body = {**least, name: value}
         assert is_valid(kind, body) == is_served(kind, body), value
@@ -233,6 +267,8 @@ NESTED = [
     *[("ChatRequest", f"messages.3.tool_calls.0.function.{name}") for name in ("name", "arguments", "x")],
     *[("ChatRequest", f"messages.{i}.tool_call_id") for i in (2, 4)],
     *[("ChatRequest", f"messages.0.content.0.{name}") for name in ("type", "text", "x")],
+    *[("GenerateRequest", f"sampling_params.{name}") for name in SCHEMAS["GenerateParams"]["properties"]],
+    ("GenerateRequest", "sampling_params.x"),
     *[("ChatRequest", f"prediction.{name}") for name in ("type", "content", "content.0.type", "content.0.text", "x")],
 ]
 
@@ -241,30 +277,37 @@ NESTED = [
 def test_a_field_inside_takes_what_the_document_says_and_nothing_else(kind: str, path: str) -> None:
     # as many choices as there may be, so that stop_when may ask for them
     prompts = LIMITS.max_choices // LIMITS.max_n
-    if path.startswith("stop_when"):
-        body: Any = {"model": MODEL, "prompt": ["x"] * prompts, "n": LIMITS.max_n, "stop_when": {}}
+    if path.startswith("sampling_params."):
+        body: Any = {"token_ids": [1], "sampling_params": {}}
+    elif path.startswith("stop_when"):
+        body = {"model": MODEL, "prompt": ["x"] * prompts, "n": LIMITS.max_n, "stop_when": {}}
     else:
         body = FULLEST[kind]
     for value in [*VALUES, LIMITS.max_choices, LIMITS.max_choices + 1]:
         # which of the rules is given is said in words, and so is what role goes with what
         if path.startswith("stop_when") and value in (None, {}):
             continue
+        if path == "sampling_params.stop_when" and value == {}:
+            continue
+        # as many as there are choices, which is said in words
+        if path == "sampling_params.choice_params" and value not in ([{}], [{"seed": 1}]):
+            continue
         changed = put(body, path, value)
         assert is_valid(kind, changed) == is_served(kind, changed), value
 
 
-@both
+@every
 def test_leaving_a_field_out_is_its_default(kind: str) -> None:
-    least = {name: FULLEST[kind][name] for name in SCHEMAS[kind]["required"]}
+    least = {name: FULLEST[kind][name] for name in SCHEMAS[kind]["required"] or ["prompt"]}
     for name, schema in SCHEMAS[kind]["properties"].items():
-        if name in SCHEMAS[kind]["required"]:
+        if name in least:
             continue
         assert parse(kind, {**least, name: None}) == parse(kind, least), name
         assert parse(kind, {**least, name: schema.get("default")}) == parse(kind, least), name
 
 
 def test_every_field_that_is_read_says_what_it_means() -> None:
-    for kind in BOTH:
+    for kind in ALL:
         for name, schema in SCHEMAS[kind]["properties"].items():
             assert any(one.get("description") for one in alternatives(schema)), name
     pattern = SCHEMAS["StopWhen"]["properties"]["pattern"]

@@ -19,7 +19,7 @@ from trioserve.engine.generation import Generation
 from trioserve.engine.groupless import GrouplessScheduler
 from trioserve.engine.observer import AbortCause, Observer
 from trioserve.engine.options import EngineOptions
-from trioserve.engine.prompts import Prompt, as_prompts, encode
+from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode, tokenize
 from trioserve.engine.scheduler import Scheduler
 from trioserve.engine.snapshot import EngineSnapshot
 from trioserve.engine.ticket import Mailbox
@@ -139,6 +139,34 @@ class Engine:
             async for event in generation:
                 fold.feed(event)
         return fold.answer(generation.prompt_tokens, generation.cached_tokens)
+
+    async def encode_prompt(self, prompt: Prompt, param: str = "prompt") -> array[int]:
+        """The token ids that ``generate`` has for a prompt. ``param``: what errors call it.
+
+        Raises:
+            ParamError: it is no prompt of this model.
+            ContextLengthError: there is no room for a single token after it.
+        """
+        if isinstance(prompt, str):
+            return await encode(prompt, self.tokenizer, self.info, param, inline=self.options.inline_characters)
+        await trio.lowlevel.checkpoint()
+        return check_ids(prompt, self.tokenizer, self.info, param)
+
+    async def tokenize(self, text: str, param: str = "prompt", *, add_special: bool = True) -> list[int]:
+        """The token ids of a text of any length. ``add_special``: with the model's BOS, as a prompt.
+
+        Raises:
+            ParamError: the text is not valid Unicode.
+        """
+        inline = self.options.inline_characters
+        return await tokenize(text, self.tokenizer, param, add_special=add_special, inline=inline)
+
+    async def tokenize_chat(
+        self, messages: Sequence[Message], *, tools: ToolUse | None = None, rendering: Rendering = AS_USUAL
+    ) -> list[int]:
+        """The token ids of a conversation of any length; else as ``encode_chat``."""
+        text = await self._chats.render(messages, tools, rendering)
+        return await self.tokenize(text, "messages", add_special=False)
 
     async def encode_chat(
         self,

@@ -21,7 +21,7 @@ from trioserve.engine.choice import Choice, PromptUsage
 from trioserve.engine.fan_out import FanOut
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Submit
-from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode, encode_prediction
+from trioserve.engine.prompts import Prompt, as_prompts, encode_prediction
 from trioserve.engine.snapshot import RequestSnapshot
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
@@ -247,12 +247,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
 
     async def _tokenize(self, prompt: Prompt, index: int) -> array[int]:
         param = "prompt" if len(self._raw_prompts) == 1 else f"prompt.{index}"
-        info = self._engine.info
-        if isinstance(prompt, str):
-            inline = self._engine.options.inline_characters
-            return await encode(prompt, self._engine.tokenizer, info, param, inline=inline)
-        await trio.lowlevel.checkpoint()
-        return check_ids(prompt, self._engine.tokenizer, info, param)
+        return await self._engine.encode_prompt(prompt, param)
 
     async def _tokenize_prediction(self) -> array[int] | None:
         text, engine = self.params.prediction, self._engine

@@ -62,20 +62,34 @@ async def encode(
         ParamError: the text is empty, or not valid Unicode.
         ContextLengthError: it does not fit; found without tokenizing where its size alone shows it.
     """
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise ParamError("The text is not valid Unicode (it has a lone surrogate).", param) from None
+    size = _size(text, param)
     fewest = -(-size // tokenizer.max_token_bytes)
     if fewest >= info.context_length:
         await trio.lowlevel.checkpoint()
         raise ContextLengthError(info.context_length, fewest, param, at_least=True)
+    ids = await tokenize(text, tokenizer, param, add_special=add_special, inline=inline)
+    return check_ids(ids, tokenizer, info, param)
+
+
+async def tokenize(text: str, tokenizer: Tokenizer, param: str, *, add_special: bool, inline: int) -> list[int]:
+    """The ids of any text, whether the model has room for them or not; encoded like a prompt.
+
+    Raises:
+        ParamError: the text is not valid Unicode.
+    """
+    _size(text, param)
     if len(text) <= inline:
         await trio.lowlevel.checkpoint()
-        ids = tokenizer.encode(text, add_special=add_special)
-    else:
-        ids = await trio.to_thread.run_sync(lambda: tokenizer.encode(text, add_special=add_special))
-    return check_ids(ids, tokenizer, info, param)
+        return tokenizer.encode(text, add_special=add_special)
+    return await trio.to_thread.run_sync(lambda: tokenizer.encode(text, add_special=add_special))
+
+
+def _size(text: str, param: str) -> int:
+    """Bytes of the text in UTF-8."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise ParamError("The text is not valid Unicode (it has a lone surrogate).", param) from None
 
 
 async def encode_prediction(text: str, tokenizer: Tokenizer, info: DeviceInfo, *, inline: int) -> array[int]:

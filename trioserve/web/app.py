@@ -21,6 +21,7 @@ from trioserve.web.routes.cancelling import Cancelling
 from trioserve.web.routes.generating import Generating
 from trioserve.web.routes.looking import Looking
 from trioserve.web.routes.service import Service, given_request_id, json_response
+from trioserve.web.routes.tokens import Tokens
 from trioserve.wire.errors import error_body, http_error_body
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
     metrics = Metrics(engine)
     engine.add_observer(metrics)
     service = Service.of(engine, options, metrics)
-    for theme in (Looking(service), Generating(service), Cancelling(service)):
+    for theme in (Looking(service), Generating(service), Tokens(service), Cancelling(service)):
         for rule in theme.rules:
             app.add_url_rule(rule.path, rule.handler.__name__, rule.handler, methods=[rule.method])
     app.register_error_handler(TrioserveError, refuse)

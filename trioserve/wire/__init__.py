@@ -10,6 +10,8 @@ In the order of the data path:
                        what is told of tokens besides their text
     tally              the fold of a request's events: what is finished, what it cost
     chunks, answer     the same events as a stream of chunks, or as one answer
+    tokenizing, rendered, generate
+                       what clients ask and are told in tokens
     errors, models     the bodies of everything else
     line               how all of it is encoded
     openapi            all of it described, for programs

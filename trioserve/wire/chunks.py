@@ -21,7 +21,8 @@ from trioserve.wire.tally import Head, Tally, ending_fields
 PING: Final = b": ping\n\n"
 """A comment: keeps a proxy from giving up during a long silence (FAN-20), and is ignored by clients."""
 
-_DONE: Final = b"data: [DONE]\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+"""The end of every stream."""
 
 
 class ChunkBuilder:
@@ -104,8 +105,8 @@ class ChunkBuilder:
         self._ended = True
         usage = self._tally.usage()
         if not self._include_usage:
-            return _DONE
-        return _frame(self._opening + b'],"usage":' + json_line(usage) + b"}") + _DONE
+            return DONE
+        return frame(self._opening + b'],"usage":' + json_line(usage) + b"}") + DONE
 
     def fail(self, error: BaseException) -> bytes:
         """What takes the place of the rest when the request fails after its headers (FAN-28)."""
@@ -152,7 +153,7 @@ class ChunkBuilder:
     def _chunk(self, choice: Mapping[str, object], index: int, about: Mapping[str, object] = {}) -> bytes:
         """A chunk of one choice; ``about``: what is told beside the choices."""
         beside = b"," + json_line(about)[1:-1] if about else b""
-        return _frame(self._opening + json_line(choice) + b"]" + beside + self._usage(index) + b"}")
+        return frame(self._opening + json_line(choice) + b"]" + beside + self._usage(index) + b"}")
 
     def _usage(self, index: int) -> bytes:
         if not self._include_usage:
@@ -165,8 +166,9 @@ class ChunkBuilder:
 def error_event(error: BaseException) -> bytes:
     """The end of a stream that failed after its headers: the error as the one status code can't tell it (FAN-28)."""
     _, body = error_body(error)
-    return _frame(body) + _DONE
+    return frame(body) + DONE
 
 
-def _frame(line: bytes) -> bytes:
+def frame(line: bytes) -> bytes:
+    """A server-sent event whose data is ``line``."""
     return b"data: " + line + b"\n\n"

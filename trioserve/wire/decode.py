@@ -13,13 +13,20 @@ from typing import Final
 import attrs
 
 from trioserve.errors import ModelNotFoundError, ParamError
-from trioserve.params import INT32_MAX, MAX_LOGPROBS, Limits
+from trioserve.params import INT32_MAX, Limits
 from trioserve.wire import neutral
 from trioserve.wire.body import open_body
 from trioserve.wire.calls import ChatCall, CompletionCall
 from trioserve.wire.fields import Fields, shorten
 from trioserve.wire.messages import build_messages
-from trioserve.wire.options import check_best_of, take_chat_logprobs, take_params, take_prediction, take_streaming
+from trioserve.wire.options import (
+    check_best_of,
+    take_chat_logprobs,
+    take_params,
+    take_prediction,
+    take_streaming,
+    take_top_count,
+)
 from trioserve.wire.prompts import build_prompts, split_prompts
 from trioserve.wire.rendering import take_rendering
 from trioserve.wire.tools import take_tools
@@ -38,10 +45,11 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     model = fields.required_text("model")
     streaming = take_streaming(fields)
     max_tokens, max_tokens_name = _take_chat_max_tokens(fields)
-    prompt_logprobs = fields.integer("prompt_logprobs", None)
+    prompt_logprobs = take_top_count(fields, "prompt_logprobs")
     params = take_params(
         fields,
         max_tokens,
+        request=fields,
         logprobs=take_chat_logprobs(fields),
         prompt_logprobs=prompt_logprobs,
         prediction=take_prediction(fields),
@@ -83,8 +91,14 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     streaming = take_streaming(fields)
     echo = fields.flag("echo")
     logprobs = _take_completion_logprobs(fields)
-    prompt_logprobs = fields.integer("prompt_logprobs", None)
-    params = take_params(fields, fields.integer("max_tokens", None), logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+    prompt_logprobs = take_top_count(fields, "prompt_logprobs")
+    params = take_params(
+        fields,
+        fields.integer("max_tokens", None),
+        request=fields,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
     if echo and logprobs is not None:
         # an echo is scored like the rest of the text
         params = attrs.evolve(params, prompt_logprobs=max(logprobs, prompt_logprobs or 0))
@@ -113,12 +127,9 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
 
 def _take_completion_logprobs(fields: Fields) -> int | None:
     """``logprobs``: how many of the likeliest tokens to tell. False, which is none, is what a chat writes."""
-    value = fields.take("logprobs")
-    if value is None or value is False:
-        return None
-    if not isinstance(value, int) or value is True or not 0 <= value <= MAX_LOGPROBS:
-        raise fields.wrong("logprobs", f"an integer from 0 to {MAX_LOGPROBS}", value)
-    return value
+    if fields.is_false("logprobs"):
+        fields.take("logprobs")
+    return take_top_count(fields, "logprobs")
 
 
 def check_model(name: str, served: Sequence[str]) -> None:

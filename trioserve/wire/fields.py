@@ -81,6 +81,10 @@ class Fields:
         """The names of the fields that were not taken."""
         return tuple(self._values)
 
+    def is_false(self, name: str) -> bool:
+        """Whether the value of a field that was not taken is false."""
+        return self._values.get(name) is False
+
     def take(self, name: str) -> object:
         """The value of a field whatever its type; None if there is none."""
         return self._values.pop(name, None)

@@ -30,6 +30,15 @@ CHAT: Final[Neutral] = {
     "web_search_options": (),
 }
 COMPLETION: Final[Neutral] = {"suffix": ("",)}
+GENERATE: Final[Neutral] = {"features": (), "kv_transfer_params": ()}
+GENERATE_PARAMS: Final[Neutral] = {
+    # there is no text in what is answered, whatever this says
+    "detokenize": (True, False),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "bad_words": ([],),
+}
+"""Fields of vLLM's sampling params."""
 MESSAGE: Final[Neutral] = {
     "annotations": ([],),
     "audio": (),

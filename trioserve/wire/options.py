@@ -7,7 +7,8 @@ The ranges are those of SamplingParams.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Literal
 
 import attrs
@@ -17,6 +18,7 @@ from trioserve.params import INT32_MAX, MAX_LOGPROBS, ChoiceParams, SamplingPara
 from trioserve.wire.fields import Fields, shown
 from trioserve.wire.messages import take_content
 from trioserve.wire.neutral import STREAM_OPTIONS, take_neutral
+from trioserve.wire.prompts import build_token_ids
 
 _DEFAULTS: Final = SamplingParams()
 
@@ -64,12 +66,14 @@ def take_params(
     fields: Fields,
     max_tokens: int | None,
     *,
+    request: Fields,
     logprobs: int | None,
     prompt_logprobs: int | None,
     prediction: str | None = None,
 ) -> SamplingParams:
     """All that SamplingParams holds, but for what differs between the endpoints: max_tokens, which has another name
-    and default in each, the log-probabilities, and prediction, which only a chat has.
+    and default in each, the log-probabilities, and prediction, which not all have. ``request`` has the fields that are
+    about the request and not about how to draw; they may be the same.
 
     Raises:
         ParamError: a value of the wrong type or out of range.
@@ -95,14 +99,46 @@ def take_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         skip_special_tokens=_take_skip_special(fields),
-        priority=fields.integer("priority", _DEFAULTS.priority),
-        cache_salt=fields.text("cache_salt", None),
+        priority=request.integer("priority", _DEFAULTS.priority),
+        cache_salt=request.text("cache_salt", None),
         choice_params=_take_choice_params(fields),
         stop_when=_take_stop_when(fields),
         choice_errors=_take_choice_errors(fields),
         prompt_lookup=fields.switch("prompt_lookup"),
         prediction=prediction,
     )
+
+
+ABOUT_REQUEST: Final = ("priority", "cache_salt")
+"""What params have that is not about how to draw."""
+
+
+@contextmanager
+def inside(fields: Fields, but: Sequence[str] = ()) -> Iterator[None]:
+    """Let errors about params, which know only the name of a field, tell its path in ``fields``.
+
+    ``but``: the fields that are not in there.
+    """
+    try:
+        yield
+    except ParamError as error:
+        # of a range, which params know without knowing where it stands; of a type, the path is there already
+        path = fields.path("")
+        if error.param is None or error.param in but or error.param.startswith(path):
+            raise
+        raise ParamError(f"{path}{error}", fields.path(error.param)) from None
+
+
+def take_top_count(fields: Fields, name: str) -> int | None:
+    """How many of the likeliest tokens to tell; None: no log-probabilities.
+
+    Raises:
+        ParamError: it is no integer from 0 to MAX_LOGPROBS.
+    """
+    value = fields.integer(name, None)
+    if value is not None and not 0 <= value <= MAX_LOGPROBS:
+        raise fields.wrong(name, f"an integer from 0 to {MAX_LOGPROBS}", value)
+    return value
 
 
 def take_chat_logprobs(fields: Fields) -> int | None:
@@ -112,9 +148,7 @@ def take_chat_logprobs(fields: Fields) -> int | None:
         ParamError: top_logprobs without logprobs, or out of range.
     """
     wanted = fields.flag("logprobs")
-    top = fields.integer("top_logprobs", None)
-    if top is not None and not 0 <= top <= MAX_LOGPROBS:
-        raise ParamError(f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {top}.", "top_logprobs")
+    top = take_top_count(fields, "top_logprobs")
     if not wanted:
         # none of the likeliest ones is what a client without log-probabilities gets
         if top:
@@ -147,7 +181,7 @@ def _take_choice_params(fields: Fields) -> tuple[ChoiceParams, ...]:
 
 
 def _build_choice_params(fields: Fields) -> ChoiceParams:
-    try:
+    with inside(fields):
         own = ChoiceParams(
             max_tokens=fields.integer("max_tokens", None),
             temperature=fields.number("temperature", None),
@@ -156,11 +190,6 @@ def _build_choice_params(fields: Fields) -> ChoiceParams:
             min_p=fields.number("min_p", None),
             seed=fields.integer("seed", None),
         )
-    except ParamError as error:
-        # of a range, which ChoiceParams knows without knowing where it stands; of a type, the path is there already
-        if error.param is None or error.param.startswith(fields.path("")):
-            raise
-        raise ParamError(f"{fields.path('')}{error}", fields.path(error.param)) from None
     fields.finish()
     return own
 
@@ -190,35 +219,25 @@ def _take_choice_errors(fields: Fields) -> Literal["fail", "isolate"]:
 def _take_logit_bias(fields: Fields) -> tuple[tuple[int, float], ...]:
     """Token ids, as JSON names a field of an object, and what is added to their logits."""
     biases = fields.nested("logit_bias")
-    return () if biases is None else tuple(_take_biases(biases))
+    return () if biases is None else tuple(_take_biases(biases, fields.path("logit_bias")))
 
 
-def _take_biases(biases: Fields) -> Iterator[tuple[int, float]]:
+def _take_biases(biases: Fields, path: str) -> Iterator[tuple[int, float]]:
     for name in biases.names():
         # one way to write an id, so that no two names are the same token
         if not re.fullmatch(r"0|[1-9][0-9]{0,9}", name) or int(name) > INT32_MAX:
-            raise ParamError(
-                f"The names of logit_bias must be token ids, from 0 to {INT32_MAX}; got {shown(name)}.", "logit_bias"
-            )
+            raise ParamError(f"The names of {path} must be token ids, from 0 to {INT32_MAX}; got {shown(name)}.", path)
         try:
             bias = biases.number(name, None)
         except ParamError as error:
-            raise ParamError(str(error), "logit_bias") from None
+            raise ParamError(str(error), path) from None
         if bias is None:
-            raise ParamError(f"logit_bias.{name} must be a number, got null.", "logit_bias")
+            raise ParamError(f"{path}.{name} must be a number, got null.", path)
         yield int(name), bias
 
 
 def _take_stop_token_ids(fields: Fields) -> tuple[int, ...]:
-    ids: list[int] = []
-    for item in fields.array("stop_token_ids") or []:
-        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item <= INT32_MAX:
-            raise ParamError(
-                f"stop_token_ids must hold token ids, integers from 0 to {INT32_MAX}; got {shown(item)}.",
-                "stop_token_ids",
-            )
-        ids.append(item)
-    return tuple(ids)
+    return build_token_ids(fields.array("stop_token_ids") or [], fields.path("stop_token_ids"))
 
 
 def _take_skip_special(fields: Fields) -> bool:

@@ -6,7 +6,7 @@ check, an empty text included.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from trioserve.errors import ParamError
 from trioserve.wire.calls import Prompt
@@ -51,9 +51,22 @@ def _build_prompt(value: object, path: str) -> Prompt:
         raise ParamError(f"{path} must be a string or an array of token ids, got {shown(value)}.", path)
     if not value:
         raise ParamError(f"{path} must have at least one token id.", path)
+    return build_token_ids(value, path)
+
+
+def build_token_ids(value: list[object], path: str) -> tuple[int, ...]:
+    """The token ids in a list that was found at ``path``.
+
+    Raises:
+        ParamError: something in it is none.
+    """
+    if not value:
+        return ()
     # in C, not item by item: there may be millions. The type is compared because true is an int in Python.
-    if set(map(type, value)) == {int} and min(value) >= 0 and max(value) <= MAX_TOKEN_ID:
-        return tuple(value)
+    if set(map(type, value)) == {int}:
+        ids = cast("list[int]", value)
+        if min(ids) >= 0 and max(ids) <= MAX_TOKEN_ID:
+            return tuple(ids)
     at, wrong = next(
         (i, item) for i, item in enumerate(value) if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID
     )

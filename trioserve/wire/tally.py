@@ -14,7 +14,7 @@ from trioserve.events import ChoiceFinished, Delta, PromptScored
 from trioserve.wire.details import ChoiceDetails, Details
 from trioserve.wire.errors import failure_fields
 
-Kind = Literal["chat", "completion"]
+Kind = Literal["chat", "completion", "tokens"]
 
 
 @attrs.frozen(kw_only=True)

@@ -3,6 +3,7 @@
     service      what all handlers share: the engine, the options, how a body is decoded
     running      a call to the engine, answered whole or as a stream
     generating   chats and completions
+    tokens       texts to tokens and back, prompts as tokens, tokens in and tokens out
     cancelling   the end of what runs
     looking      what is served, what runs, what ran
 

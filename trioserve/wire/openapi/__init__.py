@@ -3,9 +3,11 @@
 In the order in which it is put together:
 
     marks      how a field is described, and marked as an extension
-    requests   the bodies that are read
+    sampling   how to draw, in the bodies that are read
+    requests   those bodies
     answers    the bodies that are written
     details    what they tell of tokens besides their text
+    tokens     the bodies of who works with tokens
     refusals   the bodies of errors, by status
     operations the paths
     document   all of the above, with the bounds of one server

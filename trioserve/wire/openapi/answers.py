@@ -29,6 +29,14 @@ Created = Annotated[int, meaning("Seconds since the epoch.")]
 ChoiceSeed = Annotated[
     int, extension("The seed that the choice was drawn with; giving it back with n = 1 replays the choice.", 16)
 ]
+MeanLogprob = Annotated[
+    float | UnsetType | None,
+    extension(
+        "Mean logarithm of the probabilities of its tokens, before temperature and filters; only with best_of above n, "
+        "and null without tokens.",
+        32,
+    ),
+]
 Reason = Annotated[
     FinishReason,
     meaning(
@@ -141,14 +149,7 @@ class Ended(Struct, kw_only=True):
     seed: ChoiceSeed
     usage: ChoiceUsageField
     error: ChoiceError | UnsetType = UNSET
-    mean_logprob: Annotated[
-        float | UnsetType | None,
-        extension(
-            "Mean logarithm of the probabilities of its tokens, before temperature and filters; only with best_of "
-            "above n, and null without tokens.",
-            32,
-        ),
-    ] = UNSET
+    mean_logprob: MeanLogprob = UNSET
 
 
 class Passing(Struct, kw_only=True):

@@ -88,7 +88,8 @@ def _answer(operation: Operation) -> Schema:
     if operation.answer is None:
         content["text/plain"] = {"schema": {"type": "string"}}
     else:
-        content["application/json"] = {"schema": _reference(operation.answer)}
+        schema = _reference(operation.answer)
+        content["application/json"] = {"schema": {"type": "array", "items": schema} if operation.many else schema}
     if operation.chunk is not None:
         content["text/event-stream"] = {"schema": _event(operation.chunk)}
     return {
@@ -188,9 +189,15 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         ("CompletionRequest", neutral.COMPLETION, neutral.COMPLETION_LABELS),
         ("AssistantMessage", neutral.MESSAGE, {}),
         ("StreamOptions", neutral.STREAM_OPTIONS, {}),
+        ("GenerateRequest", neutral.GENERATE, {}),
+        ("GenerateParams", neutral.GENERATE_PARAMS, {}),
     ):
         _add_unserved(_properties(schemas[name]), table, labels)
     for name in ("ChatRequest", "CompletionRequest"):
+        _properties(schemas[name])["model"]["enum"] = list(served.models)
+    for name in ("TokenizeRequest", "DetokenizeRequest", "GenerateRequest"):
+        _given(_properties(schemas[name])["model"])["enum"] = list(served.models)
+    for name in ("ChatRequest", "CompletionRequest", "GenerateParams"):
         _set_bounds(_properties(schemas[name]), served)
     # only a chat of OpenAI's knows no best_of
     _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
@@ -220,7 +227,6 @@ def _add_unserved(properties: dict[str, Schema], table: neutral.Neutral, labels:
 
 def _set_bounds(properties: dict[str, Schema], served: Served) -> None:
     limits = served.limits
-    properties["model"]["enum"] = list(served.models)
     for name in ("n", "best_of"):
         _given(properties[name])["maximum"] = limits.max_n
     _given(properties["choice_params"])["maxItems"] = limits.max_n

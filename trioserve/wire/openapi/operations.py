@@ -11,7 +11,7 @@ from typing import Literal
 import attrs
 import msgspec
 
-from trioserve.wire.openapi import answers, requests
+from trioserve.wire.openapi import answers, requests, tokens
 from trioserve.wire.openapi.marks import extension_marks
 from trioserve.wire.openapi.refusals import (
     Refusal,
@@ -19,6 +19,7 @@ from trioserve.wire.openapi.refusals import (
     refusals_of_generating,
     refusals_of_looking,
     refusals_of_models,
+    refusals_of_tokenizing,
 )
 
 
@@ -31,6 +32,8 @@ class Operation:
     summary: str
     answer: type[msgspec.Struct] | type[attrs.AttrsInstance] | None
     """None: text."""
+    many: bool = False
+    """The answer is an array of these."""
     refusals: list[Refusal] = attrs.field(factory=refusals_of_looking)
     request: type[msgspec.Struct] | None = None
     chunk: type[msgspec.Struct] | None = None
@@ -65,6 +68,7 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             parameters=("X-Request-Id",),
             refusals=refusals_of_generating(),
         ),
+        *_about_tokens(),
         Operation(method="get", path="/v1/models", summary="What is served.", answer=answers.Models),
         Operation(
             method="get",
@@ -103,4 +107,58 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
         Operation(method="get", path="/health", summary="Whether the server runs.", answer=answers.Health, marks=ours),
         Operation(method="get", path="/version", summary="The server's version.", answer=answers.Version, marks=ours),
         Operation(method="get", path="/openapi.json", summary="This document.", answer=answers.Document, marks=ours),
+    ]
+
+
+def _about_tokens() -> list[Operation]:
+    ours = extension_marks(None)
+    return [
+        Operation(
+            method="post",
+            path="/v1/chat/completions/render",
+            summary="The prompt of a conversation, in tokens, as a request to /inference/v1/generate.",
+            request=requests.ChatRequest,
+            answer=tokens.RenderedPrompt,
+            refusals=refusals_of_tokenizing(),
+            marks=ours,
+        ),
+        Operation(
+            method="post",
+            path="/v1/completions/render",
+            summary="The prompts of a completion, in tokens, as requests to /inference/v1/generate.",
+            request=requests.CompletionRequest,
+            answer=tokens.RenderedPrompt,
+            many=True,
+            refusals=refusals_of_tokenizing(),
+            marks=ours,
+        ),
+        Operation(
+            method="post",
+            path="/inference/v1/generate",
+            summary="Continue token ids with token ids.",
+            request=tokens.GenerateRequest,
+            answer=tokens.Generated,
+            chunk=tokens.GeneratedChunk,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+            marks=ours,
+        ),
+        Operation(
+            method="post",
+            path="/tokenize",
+            summary="The tokens of a text or a conversation.",
+            request=tokens.TokenizeRequest,
+            answer=tokens.Tokenized,
+            refusals=refusals_of_tokenizing(),
+            marks=ours,
+        ),
+        Operation(
+            method="post",
+            path="/detokenize",
+            summary="The text of tokens.",
+            request=tokens.DetokenizeRequest,
+            answer=tokens.Detokenized,
+            refusals=refusals_of_tokenizing(),
+            marks=ours,
+        ),
     ]

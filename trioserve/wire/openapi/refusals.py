@@ -83,6 +83,12 @@ def refusals_of_generating() -> list[Refusal]:
     return [*_generating(), *_anywhere()]
 
 
+def refusals_of_tokenizing() -> list[Refusal]:
+    """What may come of asking for tokens, of which nothing is computed."""
+    about_request = (ParamError, ContextLengthError, ModelNotFoundError)
+    return [*[refusal for refusal in _generating() if type(refusal.error) in about_request], *_anywhere()]
+
+
 def refusals_of_models() -> list[Refusal]:
     """What may come of asking for a model by its id."""
     return [

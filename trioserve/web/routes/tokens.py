@@ -1,0 +1,157 @@
+"""Texts to tokens and back, prompts as tokens, and tokens in and tokens out.
+
+Owns: the paths of who works with token ids. Must not know: formats, scheduling.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import attrs
+import trio
+from quart_trio.wrappers import TrioResponse
+
+from trioserve.engine.generation import Generation
+from trioserve.errors import ParamError
+from trioserve.web.routes.running import Job, run_job
+from trioserve.web.routes.service import (
+    INLINE_BODY_BYTES,
+    Rule,
+    Service,
+    as_written,
+    given_request_id,
+    json_response,
+)
+from trioserve.wire.decode import DEFAULT_COMPLETION_TOKENS, parse_chat, parse_completion
+from trioserve.wire.details import Details
+from trioserve.wire.generate import GenerateCall, TokenAnswerBuilder, TokenChunkBuilder, parse_generate
+from trioserve.wire.rendered import rendered_body, rendered_fields
+from trioserve.wire.tally import Head
+from trioserve.wire.token_texts import TokenTexts
+from trioserve.wire.tokenizing import detokenize_body, parse_detokenize, parse_tokenize, tokenize_body
+
+
+@attrs.frozen
+class _Builders:
+    """What makes answers of the events of a call."""
+
+    call: GenerateCall
+    texts: TokenTexts
+
+    def head(self, generation: Generation) -> Head:
+        params = self.call.params
+        told = None
+        if params.prompt_logprobs is not None:
+            told = Details(texts=self.texts, prompt_logprobs=params.prompt_logprobs)
+        return Head(
+            kind="tokens",
+            id=generation.request_id,
+            created=int(time.time()),
+            model=self.call.model,
+            n=generation.n,
+            prompt_tokens=(generation.prompt_tokens,),
+            ranked=params.ranked,
+            details=told,
+        )
+
+    def answer_builder(self, generation: Generation) -> TokenAnswerBuilder:
+        return TokenAnswerBuilder(self.head(generation), self.call.params.logprobs)
+
+    def chunk_builder(self, generation: Generation) -> TokenChunkBuilder:
+        return TokenChunkBuilder(
+            self.head(generation),
+            self.call.params.logprobs,
+            include_usage=self.call.include_usage,
+            continuous_usage=self.call.continuous_usage,
+        )
+
+
+class Tokens:
+    """The handlers of paths about tokens."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._engine = service.engine
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            Rule("/tokenize", "POST", self.tokenize),
+            Rule("/detokenize", "POST", self.detokenize),
+            Rule("/v1/chat/completions/render", "POST", self.render_chat),
+            Rule("/v1/completions/render", "POST", self.render_completion),
+            Rule("/inference/v1/generate", "POST", self.generate),
+        )
+
+    async def tokenize(self) -> TrioResponse:
+        call = await self._service.decode(parse_tokenize)
+        self._check_model(call.model)
+        if call.messages is not None:
+            token_ids = await self._engine.tokenize_chat(call.messages, tools=call.tools, rendering=call.rendering)
+        else:
+            assert call.prompt is not None
+            token_ids = await self._engine.tokenize(call.prompt, add_special=call.add_special)
+        texts = TokenTexts(self._engine.tokenizer) if call.with_texts else None
+        return json_response(tokenize_body(token_ids, self._engine.info.context_length, texts))
+
+    async def detokenize(self) -> TrioResponse:
+        call = await self._service.decode(parse_detokenize)
+        self._check_model(call.model)
+        tokenizer = self._engine.tokenizer
+        if call.token_ids and max(call.token_ids) >= tokenizer.vocab_size:
+            raise ParamError(
+                f"Token id {max(call.token_ids)} is out of the vocabulary (0 to {tokenizer.vocab_size - 1}).", "tokens"
+            )
+
+        def decode() -> bytes:
+            return detokenize_body(tokenizer.decode(call.token_ids, skip_special=False))
+
+        if len(call.token_ids) <= INLINE_BODY_BYTES // 10:
+            return json_response(decode())
+        return json_response(await trio.to_thread.run_sync(decode))
+
+    async def render_chat(self) -> TrioResponse:
+        call = await self._service.decode(parse_chat)
+        self._service.check_model(call.model)
+        chat = await self._engine.prepare_chat(call.messages, call.params, tools=call.tools, rendering=call.rendering)
+        return json_response(rendered_body(rendered_fields(call, chat.prompt.tolist(), chat.params)))
+
+    async def render_completion(self) -> TrioResponse:
+        call = await self._service.decode(parse_completion)
+        self._service.check_model(call.model)
+        requests = []
+        for index, prompt in enumerate(call.prompts):
+            param = "prompt" if len(call.prompts) == 1 else f"prompt.{index}"
+            token_ids = await self._engine.encode_prompt(prompt, param)
+            room = self._engine.info.context_length - len(token_ids)
+            params = call.params
+            if params.max_tokens is None:
+                params = attrs.evolve(params, max_tokens=min(DEFAULT_COMPLETION_TOKENS, room))
+            requests.append(rendered_fields(call, token_ids.tolist(), params))
+        return json_response(rendered_body(requests))
+
+    async def generate(self) -> TrioResponse:
+        call = await self._service.decode(parse_generate)
+        self._check_model(call.model or None)
+        texts = TokenTexts(self._engine.tokenizer, skip_special=call.params.skip_special_tokens)
+        with as_written(call.names):
+            generation = self._engine.generate(
+                call.token_ids,
+                call.params,
+                request_id=call.request_id or f"gen-{uuid.uuid4().hex}",
+                alias=given_request_id(),
+            )
+            builders = _Builders(call, texts)
+            job = Job(
+                generation=generation,
+                stream=call.stream,
+                answer_builder=builders.answer_builder,
+                chunk_builder=builders.chunk_builder,
+            )
+            return await run_job(job, self._service.options.ping_interval)
+
+    def _check_model(self, name: str | None) -> None:
+        """As for every other path, where a model must be named."""
+        if name is not None:
+            self._service.check_model(name)
