@@ -14,8 +14,7 @@ REASONS: Final = [
     re.compile(pattern)
     for pattern in (
         # an integer of JSON Schema may be written with a fraction
-        r"must be an integer, got -?[\d.e+-]+\.$",
-        r"must hold token ids, integers from 0 to \d+; got -?[\d.e+-]+ at position \d+\.$",
+        r"\bintegers?\b.* got -?[\d.e+-]+\.[\d.e+-]*( at position \d+)?\.$",
         # the model and its context
         r"^This model's maximum context length is",
         r"^A prompt must have at least one token\.$",

@@ -155,6 +155,22 @@ async def test_the_served_document_is_valid_and_has_the_bounds_of_this_server() 
         assert (await server.ask("POST", CHAT, n=8)).status == 400
 
 
+async def test_the_document_has_the_bounds_of_the_model() -> None:
+    async with serving(say("x"), context_length=64) as server:
+        schemas = server.document["components"]["schemas"]
+        last = schemas["TokenIds"]["items"]["maximum"]
+        for prompt, status in (([last], 200), ([last + 1], 400)):
+            assert (await server.ask("POST", TEXT, prompt=prompt)).status == status
+        for name in ("max_tokens", "min_tokens"):
+            assert schemas["CompletionRequest"]["properties"][name]["anyOf"][0]["maximum"] == 64
+        for name in ("max_tokens", "max_completion_tokens", "min_tokens"):
+            assert schemas["ChatRequest"]["properties"][name]["anyOf"][0]["maximum"] == 64
+        assert schemas["ChoiceParams"]["properties"]["max_tokens"]["anyOf"][0]["maximum"] == 64
+        ids = schemas["ChatRequest"]["properties"]["stop_token_ids"]["anyOf"][0]
+        for token_id, status in ((ids["items"]["maximum"], 200), (ids["items"]["maximum"] + 1, 400)):
+            assert (await server.ask("POST", CHAT, stop_token_ids=[token_id])).status == status
+
+
 async def test_the_paths_are_those_of_the_app() -> None:
     async with serving() as server:
         served = {

@@ -27,6 +27,7 @@ from trioserve.wire.decode import check_model, parse_chat, parse_completion
 from trioserve.wire.fields import Fields
 from trioserve.wire.generate import parse_generate
 from trioserve.wire.openapi.document import Served, build_document
+from trioserve.wire.prompts import MAX_TOKEN_ID
 from trioserve.wire.tokenizing import DetokenizeCall, TokenizeCall, parse_detokenize, parse_tokenize
 
 MODEL = "tiny-chat"
@@ -41,7 +42,16 @@ class Snapshot:
 
 
 def document(limits: Limits = LIMITS) -> Any:
-    served = Served(version="1.2", models=(MODEL,), limits=limits, slow_reader_timeout_s=30.0, engine=Snapshot)
+    served = Served(
+        version="1.2",
+        models=(MODEL,),
+        limits=limits,
+        # what the parser takes before it is compared with a model
+        context_length=INT32_MAX,
+        vocab_size=MAX_TOKEN_ID + 1,
+        slow_reader_timeout_s=30.0,
+        engine=Snapshot,
+    )
     return json.loads(json.dumps(build_document(served)))
 
 

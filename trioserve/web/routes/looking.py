@@ -52,6 +52,8 @@ class Looking:
                 version=__version__,
                 models=(self._service.card.id,),
                 limits=self._service.engine.options.limits,
+                context_length=self._service.engine.info.context_length,
+                vocab_size=self._service.engine.info.vocab_size,
                 slow_reader_timeout_s=self._service.options.send_stall_timeout,
                 engine=EngineSnapshot,
             )

@@ -38,6 +38,9 @@ class Served:
     version: str
     models: tuple[str, ...]
     limits: Limits
+    context_length: int
+    """Tokens of a prompt and its answer at most."""
+    vocab_size: int
     slow_reader_timeout_s: float
     """``math.inf`` for no limit."""
     engine: type[attrs.AttrsInstance]
@@ -182,7 +185,7 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
     types: list[type] = [cls for classes in found for cls in classes if cls is not None]
     _, made = msgspec.json.schema_components([*types, answers.Error], ref_template=_SCHEMA)
     schemas = cast("dict[str, Schema]", made)
-    schemas["TokenIds"] = requests.TOKEN_IDS
+    schemas["TokenIds"] = requests.token_ids(served.vocab_size)
     schemas[served.engine.__name__] = _named(schemas[served.engine.__name__], "engine")
     for name, table, labels in (
         ("ChatRequest", neutral.CHAT, neutral.CHAT_LABELS),
@@ -201,6 +204,7 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         _set_bounds(_properties(schemas[name]), served)
     # only a chat of OpenAI's knows no best_of
     _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
+    _given(_properties(schemas["ChoiceParams"])["max_tokens"])["maximum"] = served.context_length
     for name in ("finished", "agree"):
         _given(_properties(schemas["StopWhen"])[name])["maximum"] = served.limits.max_choices
     return schemas
@@ -230,6 +234,9 @@ def _set_bounds(properties: dict[str, Schema], served: Served) -> None:
     for name in ("n", "best_of"):
         _given(properties[name])["maximum"] = limits.max_n
     _given(properties["choice_params"])["maxItems"] = limits.max_n
+    for name in {"max_tokens", "max_completion_tokens", "min_tokens"} & set(properties):
+        _given(properties[name])["maximum"] = served.context_length
+    cast("Schema", _given(properties["stop_token_ids"])["items"])["maximum"] = served.vocab_size - 1
     if "prompt" in properties:
         alternatives = cast("list[Schema]", properties["prompt"]["anyOf"])
         properties["prompt"] = {

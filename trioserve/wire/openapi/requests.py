@@ -33,7 +33,6 @@ from trioserve.wire.openapi.tools import (
     ToolChoice,
     Tools,
 )
-from trioserve.wire.prompts import MAX_TOKEN_ID
 
 
 class StreamOptions(Body, kw_only=True):
@@ -211,11 +210,12 @@ class CompletionRequest(GeneratingRequest, kw_only=True):
     echo: Annotated[bool | None, meaning("The text of a choice begins with its prompt.")] = False
 
 
-TOKEN_IDS: Final[dict[str, object]] = {
-    "title": "TokenIds",
-    "description": "A prompt that is tokenized already; each id must be in the model's vocabulary.",
-    "type": "array",
-    "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID},
-    "minItems": 1,
-}
-"""The schema that a prompt refers to. msgspec has no union of two arrays."""
+def token_ids(vocab_size: int) -> dict[str, object]:
+    """The schema that a prompt refers to. msgspec has no union of two arrays."""
+    return {
+        "title": "TokenIds",
+        "description": "A prompt that is tokenized already; each id must be in the model's vocabulary.",
+        "type": "array",
+        "items": {"type": "integer", "minimum": 0, "maximum": vocab_size - 1},
+        "minItems": 1,
+    }
