@@ -23,9 +23,11 @@ REASONS: Final = [
         # how fields go together
         r"^A request may have at most \d+ choices",
         r"^messages\.\d+\.content is required\.$",
-        r"^stream_options is only allowed when stream is true\.$",
-        r"^stream_options\.continuous_usage_stats is only allowed when",
+        r" is only allowed when ",
         r"^best_of must be",
+        r"^min_tokens (must be at most (max_tokens|the tokens of a choice)|can't be given together)",
+        r"^logit_bias has two values for one token\.$",
+        r"^There are two tools with the name|^There is no tool with the name",
         r"^stop_when takes exactly one of finished and agree\.$",
         r"^stop_when\.pattern goes with stop_when\.agree\.$",
         r"^stop_when asks for \d+ choices, but the request has",
