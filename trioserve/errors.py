@@ -10,7 +10,9 @@ The tree follows what a caller does about an error, not where it happens::
         ContextLengthError           ... make the prompt shorter
         ModelNotFoundError           ... ask for a model that is served
         RequestNotFoundError         ... it has ended, or never was
+      AuthenticationError          show a key
       QueueFullError(retry_after)  try again later
+      DeadlineError                allow it more time, or ask for less
       EngineStoppingError          go to another server
       EngineClosedError            the engine has ended
         EngineFailedError            ... because of an error
@@ -87,6 +89,20 @@ class ModelNotFoundError(ParamError):
 
 class RequestNotFoundError(ParamError):
     """There is no running request, or no choice of it, with that name."""
+
+
+class AuthenticationError(TrioserveError):
+    """The request shows no API key, or one that is not the server's. The text never tells what it showed."""
+
+    def __init__(self, message: str = "This server wants an API key, as Authorization: Bearer KEY.") -> None:
+        super().__init__(message)
+
+
+class DeadlineError(TrioserveError):
+    """The request took longer than its deadline allows, and was ended."""
+
+    def __init__(self, message: str = "The request did not end within its deadline.") -> None:
+        super().__init__(message)
 
 
 class QueueFullError(TrioserveError):
@@ -171,6 +187,8 @@ ERRORS: Final[dict[type[TrioserveError], ErrorRow]] = {
     ContextLengthError: ErrorRow(400, "invalid_request_error", "context_length_exceeded"),
     ModelNotFoundError: ErrorRow(404, "invalid_request_error", "model_not_found"),
     RequestNotFoundError: ErrorRow(404, "invalid_request_error", "request_not_found"),
+    AuthenticationError: ErrorRow(401, "authentication_error", "invalid_api_key"),
+    DeadlineError: ErrorRow(504, "timeout_error", "deadline_exceeded"),
     QueueFullError: ErrorRow(429, "rate_limit_error", "queue_full"),
     EngineStoppingError: ErrorRow(503, "service_unavailable_error", "server_stopping"),
     EngineClosedError: ErrorRow(503, "service_unavailable_error", "engine_closed"),

@@ -20,7 +20,7 @@ from trioserve.web.options import ServeOptions
 from trioserve.web.routes.cancelling import Cancelling
 from trioserve.web.routes.generating import Generating
 from trioserve.web.routes.looking import Looking
-from trioserve.web.routes.service import Service, given_request_id, json_response
+from trioserve.web.routes.service import Service, json_response
 from trioserve.web.routes.tokens import Tokens
 from trioserve.wire.errors import error_body, http_error_body
 
@@ -53,7 +53,6 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
     app.register_error_handler(TrioserveError, refuse)
     app.register_error_handler(HTTPException, refuse_http)
     app.register_error_handler(Exception, fail)
-    app.after_request(echo_request_id)
     return app
 
 
@@ -93,11 +92,3 @@ async def fail(error: Exception) -> TrioResponse:
     logger.error("%s %s failed", request.method, request.path, exc_info=error)
     status, body = error_body(error)
     return json_response(body, status)
-
-
-async def echo_request_id(response: TrioResponse) -> TrioResponse:
-    """FAN-12: the caller's X-Request-Id is echoed. It is an alias for DELETE, and no key of the engine."""
-    given = given_request_id()
-    if given is not None:
-        response.headers["x-request-id"] = given
-    return response

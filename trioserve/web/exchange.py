@@ -1,6 +1,7 @@
 """One request and its response, from the app's side.
 
-Owns: the nursery of the exchange, what a disconnect cancels, what becomes of failures, the entry in the access log.
+Owns: the nursery of the exchange, what a disconnect and a deadline cancel, what becomes of failures, the entry in the
+access log.
 Must not know: connections, routes.
 
 Everything that a request sets in motion runs in the nursery of its exchange::
@@ -16,8 +17,10 @@ the end of the response does, and so does the client if it leaves before.
 from __future__ import annotations
 
 import logging
+import math
 from typing import Final, cast
 
+import structlog
 import trio
 from hypercorn.typing import (
     ASGIReceiveCallable,
@@ -26,7 +29,7 @@ from hypercorn.typing import (
     HTTPResponseStartEvent,
     HTTPScope,
 )
-from quart import Quart, request
+from quart import Quart, Request, request
 from quart.typing import ResponseTypes
 from quart.utils import encode_headers
 from quart.wrappers.response import DataBody, ResponseBody
@@ -34,13 +37,16 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from werkzeug.wrappers import Response as WerkzeugResponse
 
+from trioserve.errors import DeadlineError
 from trioserve.web.body import CountedRequest, RequestBody
+from trioserve.web.front import Front, PlainAnswer, given_request_id, new_request_id
 from trioserve.web.options import ServeOptions
 from trioserve.web.state import CLIENT_LEFT, CUT_OFF, STATE_KEY, Access, ServerState
-from trioserve.wire.errors import error_body
 
 SCOPE_KEY: Final = "trioserve.exchange"
 """Where a request's ASGI scope has its Exchange."""
+FRONT_KEY: Final = "trioserve.front"
+"""Where an app's extensions have the Front of its requests."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +55,7 @@ def prepare_app(app: QuartTrio, options: ServeOptions) -> None:
     """Make ``app`` run its requests as exchanges, within the limits of ``options``."""
     app.asgi_http_class = Exchange
     app.request_class = CountedRequest
+    app.extensions[FRONT_KEY] = Front.of(options)
     app.config.update(
         BODY_TIMEOUT=options.body_timeout,
         MAX_CONTENT_LENGTH=options.max_body_size,
@@ -69,11 +76,24 @@ class Exchange(TrioASGIHTTPConnection):
     Quart's RESPONSE_TIMEOUT, by which a response would be cut off after a minute, has no effect with it.
     """
 
+    given_request_id: str | None
+    """The caller's X-Request-Id, if it may be used (FAN-12)."""
+    request_id: str
+    """That, or one of our own: it comes back with the answer, and stands in the log."""
     nursery: trio.Nursery
     """For everything that belongs to the request. Cancelled when the client leaves and when the response has ended."""
 
     def __init__(self, app: Quart, scope: HTTPScope) -> None:
         super().__init__(app, scope)
+        self._front: Front = app.extensions[FRONT_KEY]
+        self._path = scope["path"]
+        # as ASGI has it: the path includes the prefix, whether the proxy has kept it or not
+        local_path = self._front.local_path(self._path)
+        scope["path"], scope["root_path"] = self._front.root_path + local_path, self._front.root_path
+        self.given_request_id = given_request_id(scope["headers"])
+        self.request_id = self.given_request_id or new_request_id()
+        self._early_answer = self._front.early_answer(scope["method"], local_path, list(scope["headers"]))
+        self._deadline = math.inf
         extended = cast("dict[str, object]", scope)
         extended[SCOPE_KEY] = self
         state = cast("dict[str, object]", scope.get("state", {})).get(STATE_KEY)
@@ -90,16 +110,16 @@ class Exchange(TrioASGIHTTPConnection):
         self._failure: BaseException | None = None
 
     def __repr__(self) -> str:
-        method, path = self.scope["method"], self.scope["path"]
-        return f"<Exchange {method} {path}, status {self._status}, {self._sent_bytes} bytes sent>"
+        return f"<Exchange {self.scope['method']} {self._path}, status {self._status}, {self._sent_bytes} bytes sent>"
 
     def closing_scope(self) -> trio.CancelScope:
         """A cancel scope for the part of the work that must end before the server closes all connections.
 
-        It is cancelled about a second before, or at once if that time has come already. Code that finds
-        ``cancelled_caught`` can still tell its client.
+        It is cancelled about a second before, or at once if that time has come already; and it has the deadline of
+        the request. Code that finds ``cancelled_caught`` can still tell its client.
         """
         scope = self._state.add_scope()
+        scope.deadline = self._deadline
         self._closing_scopes.append(scope)
         return scope
 
@@ -108,16 +128,19 @@ class Exchange(TrioASGIHTTPConnection):
         began = trio.current_time()
         self._send = send
         try:
-            await self._run(receive)
-            if self._failure is not None and self._status is None:
-                await self._answer_failure(self._failure)
+            # for all that is logged by the tasks of the exchange
+            with structlog.contextvars.bound_contextvars(request_id=self.request_id):
+                await self._run(receive)
+                if self._failure is not None and self._status is None:
+                    await self._answer(PlainAnswer.to_error(_innermost(self._failure)))
         finally:
             for scope in self._closing_scopes:
                 self._state.discard_scope(scope)
             self._state.log(
                 Access(
+                    request_id=self.request_id,
                     method=self.scope["method"],
-                    path=self.scope["path"],
+                    path=self._path,
                     status=self._final_status(),
                     sent_bytes=self._sent_bytes,
                     seconds=trio.current_time() - began,
@@ -131,14 +154,26 @@ class Exchange(TrioASGIHTTPConnection):
         body = cast(RequestBody, incoming.body)
         try:
             async with trio.open_nursery() as self.nursery:
-                self.nursery.start_soon(self._watch, receive, body)
-                response = await self.app.handle_request(incoming)
-                await self._respond(response)
+                if self._early_answer is None:
+                    self.nursery.start_soon(self._watch, receive, body)
+                    await self._handle(incoming)
+                else:
+                    await self._answer(self._early_answer)
                 self.nursery.cancel_scope.cancel()
         except* Exception as group:
             # The whole group: this is the one place where nothing of it gets lost.
-            logger.error("%s %s failed", self.scope["method"], self.scope["path"], exc_info=group)
+            logger.error("%s %s failed", self.scope["method"], self._path, exc_info=group)
             self._failure = group
+
+    async def _handle(self, incoming: Request) -> None:
+        """Let the app answer, or say that it took too long."""
+        self._deadline = trio.current_time() + self._front.timeout(self.scope["headers"])
+        with trio.CancelScope(deadline=self._deadline) as scope:
+            response = await self.app.handle_request(incoming)
+        if scope.cancelled_caught:
+            await self._answer(PlainAnswer.to_error(DeadlineError()))
+        else:
+            await self._respond(response)
 
     async def _watch(self, receive: ASGIReceiveCallable, body: RequestBody) -> None:
         """Take what the client sends, until it leaves."""
@@ -177,6 +212,7 @@ class Exchange(TrioASGIHTTPConnection):
         # a child that failed closed its channel first, which must not pass for the end of the body
         await trio.lowlevel.checkpoint_if_cancelled()
         self._status = status
+        headers = [*headers, *self._front.answer_headers(self.scope["headers"], self.request_id)]
         await self._send_message({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _send_body(self, data: bytes, *, more: bool) -> None:
@@ -198,12 +234,10 @@ class Exchange(TrioASGIHTTPConnection):
         await self._send_body(b"", more=False)
         self._ended = True
 
-    async def _answer_failure(self, failure: BaseException) -> None:
-        while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
-            failure = failure.exceptions[0]
-        status, body = error_body(failure)
-        await self._begin(status, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))])
-        await self._send_body(body, more=True)
+    async def _answer(self, answer: PlainAnswer) -> None:
+        await self._begin(answer.status, answer.headers)
+        if answer.body:
+            await self._send_body(answer.body, more=True)
         await self._end()
 
     def _final_status(self) -> int:
@@ -213,3 +247,10 @@ class Exchange(TrioASGIHTTPConnection):
         if self._ended and self._status is not None:
             return self._status
         return CUT_OFF if self._failure is None else 500
+
+
+def _innermost(failure: BaseException) -> BaseException:
+    """The only exception of a group, however deep it is."""
+    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    return failure

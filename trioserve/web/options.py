@@ -5,12 +5,16 @@ Owns: ServeOptions and its checks. Must not know: flags, environment variables.
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import attrs
 
 from trioserve.errors import ParamError
 from trioserve.params import at_least
+from trioserve.web.auth import ApiKeys
+from trioserve.web.cors import Cors
 
 MAX_PORT = 65535
 
@@ -31,6 +35,19 @@ def _not_negative(_: object, attribute: attrs.Attribute[float], value: float) ->
         raise ParamError(f"{attribute.name} must not be negative, got {value}.", attribute.name)
 
 
+def _without_last_slash(path: str) -> str:
+    return path.removesuffix("/")
+
+
+def _is_path(_: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if not re.fullmatch(r"(/[\w.~-]+)*", value, re.ASCII):
+        raise ParamError(f'{attribute.name} must be a path such as "/llm", got {value!r}.', attribute.name)
+
+
+def _are_origins(_: object, attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]) -> None:
+    Cors.of(value)
+
+
 @attrs.frozen(kw_only=True)
 class ServeOptions:
     """Options of the HTTP server. Frozen, and valid once it exists. Times are in seconds; ``math.inf`` is no limit.
@@ -45,6 +62,12 @@ class ServeOptions:
     """0: any free port."""
     unix_socket: Path | None = None
     """Listen on this path instead of on host and port."""
+    root_path: str = attrs.field(default="", converter=_without_last_slash, validator=_is_path)
+    """The prefix of all paths as clients of a reverse proxy see them, which may strip it or not: "/llm"."""
+    api_keys: ApiKeys | None = None
+    """Who may ask; None: whoever connects."""
+    cors_origins: tuple[str, ...] = attrs.field(default=(), validator=_are_origins)
+    """The origins of web pages that may ask, "*" for all."""
     backlog: int = attrs.field(default=1024, validator=at_least(1))
     """Connections that the kernel keeps while they wait to be accepted."""
     max_connections: int = attrs.field(default=1024, validator=at_least(1))
@@ -63,6 +86,8 @@ class ServeOptions:
     """Header lines of a request."""
     max_body_size: int = attrs.field(default=32 * 2**20, validator=at_least(0))
     """Bytes of a request's body."""
+    request_timeout: float = attrs.field(default=math.inf, validator=_positive)
+    """How long a request may take, from its head to the end of its answer; its X-Request-Timeout may say less."""
     graceful_timeout: float = attrs.field(default=30.0, validator=_not_negative)
     """How long requests may go on after the signal to shut down."""
     ping_interval: float = attrs.field(default=15.0, validator=_positive)

@@ -18,6 +18,7 @@ import enum
 import re
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import unquote
 
 import h11
 from hypercorn.config import Config
@@ -29,6 +30,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup
 
+from trioserve.web.front import given_request_id, new_request_id
 from trioserve.web.options import ServeOptions
 from trioserve.web.state import STATE_KEY, Access, ServerState
 from trioserve.wire.errors import http_error_body
@@ -188,7 +190,7 @@ class HTTP1Protocol(H11Protocol):
 
     async def _start_exchange(self, request: h11.Request, target: bytes) -> None:
         await self.send(Updated(idle=False))
-        if self.connection.they_are_waiting_for_100_continue and not self._announces_too_much(request):
+        if self.connection.they_are_waiting_for_100_continue and not self._is_refused_unread(request, target):
             await self.send(RawData(self.connection.send(h11.InformationalResponse(status_code=100, headers=[]))))
         self.stream = HTTPStream(
             self.app,
@@ -212,8 +214,12 @@ class HTTP1Protocol(H11Protocol):
             )
         )
 
-    def _announces_too_much(self, request: h11.Request) -> bool:
-        """Whether the app is going to refuse the body without a look at it."""
+    def _is_refused_unread(self, request: h11.Request, target: bytes) -> bool:
+        """Whether the request is going to be refused without a look at its body."""
+        front = self._state.front
+        path = front.local_path(unquote(target.partition(b"?")[0].decode("ascii")))
+        if front.early_answer(request.method.decode("ascii"), path, list(request.headers)) is not None:
+            return True
         for name, value in request.headers:
             if name == b"content-length":
                 return int(value) > self._options.max_body_size
@@ -225,21 +231,25 @@ class HTTP1Protocol(H11Protocol):
         await self.closed()
         if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = http_error_body(status, message)
+            given = [] if request is None else list(request.headers)
+            request_id = given_request_id(given) or new_request_id()
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", b"%d" % len(body)),
                 (b"connection", b"close"),
+                *self._state.front.answer_headers(given, request_id),
                 *self.config.response_headers("h11"),
             ]
             events = h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()
             await self.send(RawData(b"".join(self.connection.send(event) or b"" for event in events)))
             if not is_exchange:
-                self._log_refusal(status, len(body), request)
+                self._log_refusal(status, len(body), request, request_id)
         await self.send(Closed())
 
-    def _log_refusal(self, status: int, sent_bytes: int, request: h11.Request | None) -> None:
+    def _log_refusal(self, status: int, sent_bytes: int, request: h11.Request | None, request_id: str) -> None:
         self._state.log(
             Access(
+                request_id=request_id,
                 method=None if request is None else request.method.decode("ascii"),
                 path=None if request is None else request.target.partition(b"?")[0].decode("ascii"),
                 status=status,

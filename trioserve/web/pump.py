@@ -17,7 +17,7 @@ from typing import Protocol
 import trio
 
 from trioserve.engine.generation import Generation
-from trioserve.errors import EngineStoppingError, InternalError, TrioserveError
+from trioserve.errors import DeadlineError, EngineStoppingError, InternalError, TrioserveError
 from trioserve.events import Event
 from trioserve.wire.chunks import PING
 
@@ -72,7 +72,8 @@ async def pump(
         block: a generation that was not entered yet.
         make_builder: makes the chunk builder, once the generation knows its prompts.
         wire: gets one item of bytes for each wake-up, however many events that is.
-        scope: cancelled when the server is about to close all connections; ends the stream with an error event.
+        scope: cancelled when the server is about to close all connections, and at the request's deadline; ends the
+            stream with an error event.
         ping_interval: seconds of silence after which a comment line is sent.
 
     Raises (before started only):
@@ -88,7 +89,7 @@ async def pump(
                     task_status.started()
                     await _send_events(generation, builder, wire, ping_interval)
             if scope.cancelled_caught:
-                raise EngineStoppingError
+                raise DeadlineError if trio.current_time() >= scope.deadline else EngineStoppingError
         except TrioserveError as error:
             if not admitted:
                 raise

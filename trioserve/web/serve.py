@@ -43,11 +43,12 @@ async def serve(
     def log_access(access: Access) -> None:
         log.info(
             "request",
+            request_id=access.request_id,
             method=access.method,
             path=access.path,
             status=access.status,
             bytes=access.sent_bytes,
-            seconds=round(access.seconds, 3),
+            ms=round(access.seconds * 1000, 1),
             client=access.client_address,
         )
 

@@ -20,6 +20,7 @@ from quart_trio import QuartTrio
 
 from trioserve.web.connection import Connection
 from trioserve.web.exchange import prepare_app
+from trioserve.web.front import Front
 from trioserve.web.listeners import Listeners, bind
 from trioserve.web.options import ServeOptions
 from trioserve.web.state import Access, ServerState, log_nothing
@@ -110,7 +111,7 @@ class _Server:
         self._app = ASGIWrapper(app)
         self._options = options
         self._listeners = listeners
-        self._state = ServerState(log_access)
+        self._state = ServerState(log_access, Front.of(options))
         self._before_closing = before_closing
         self._config = hypercorn_config(options)
         # Hypercorn's view of the server: ``terminated`` is set while it drains

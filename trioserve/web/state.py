@@ -11,6 +11,8 @@ from typing import Final
 import attrs
 import trio
 
+from trioserve.web.front import Front
+
 STATE_KEY: Final = "trioserve"
 """Where a request's ASGI scope["state"] has the ServerState."""
 CLIENT_LEFT: Final = 499
@@ -23,6 +25,8 @@ CUT_OFF: Final = 503
 class Access:
     """One finished exchange, for the access log."""
 
+    request_id: str
+    """The caller's X-Request-Id, or the one that it was given."""
     method: str | None
     """None if the head of the request could not be understood."""
     path: str | None
@@ -54,6 +58,8 @@ class ServerState:
 
     log: Callable[[Access], None] = log_nothing
     """Called once for every exchange, when it has ended."""
+    front: Front = attrs.field(factory=Front)
+    """What is asked of requests before they are exchanges."""
     closing: bool = attrs.field(default=False, init=False)
     """The time for requests in progress is running out; once true, always true."""
     _scopes: set[trio.CancelScope] = attrs.field(factory=set, init=False)

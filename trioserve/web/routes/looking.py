@@ -56,6 +56,8 @@ class Looking:
                 vocab_size=self._service.engine.info.vocab_size,
                 slow_reader_timeout_s=self._service.options.send_stall_timeout,
                 engine=EngineSnapshot,
+                root_path=self._service.options.root_path,
+                wants_key=self._service.options.api_keys is not None,
             )
             self._document = json_line(build_document(served))
         return json_response(self._document)

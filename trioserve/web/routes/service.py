@@ -18,6 +18,7 @@ from quart_trio.wrappers import TrioResponse
 from trioserve.engine.engine import Engine
 from trioserve.errors import ParamError
 from trioserve.params import Limits
+from trioserve.web.exchange import exchange
 from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
 from trioserve.wire.decode import check_model
@@ -25,8 +26,6 @@ from trioserve.wire.models import ModelCard
 
 # Decoding this much takes about a millisecond; more is done in a thread, so that the event loop stays free.
 INLINE_BODY_BYTES = 100_000
-
-MAX_REQUEST_ID = 128
 
 AnyCall = TypeVar("AnyCall")
 
@@ -75,9 +74,8 @@ def json_response(body: bytes, status: int = 200) -> TrioResponse:
 
 
 def given_request_id() -> str | None:
-    """The caller's X-Request-Id if it is short and plain enough to be harmless in a log (FAN-12); else None."""
-    given = request.headers.get("x-request-id", "")
-    return given if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable() else None
+    """The caller's X-Request-Id, if it may be used: an alias for DELETE, and no key of the engine (FAN-12)."""
+    return exchange().given_request_id
 
 
 @contextmanager

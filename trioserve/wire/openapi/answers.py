@@ -297,6 +297,7 @@ class Document(Struct, kw_only=True):
     openapi: str
     info: dict[str, Raw]
     servers: list[Raw]
+    security: list[Raw]
     options: Annotated[dict[str, Raw], extension("The bounds of this server.")] = field(name="x-options")
     paths: dict[str, Raw]
     components: dict[str, Raw]

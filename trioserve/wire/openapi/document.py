@@ -45,6 +45,10 @@ class Served:
     """``math.inf`` for no limit."""
     engine: type[attrs.AttrsInstance]
     """The class that /v1/engine gives the fields of."""
+    root_path: str = ""
+    """The prefix of all paths, as clients see them."""
+    wants_key: bool = False
+    """Whether a request must show an API key."""
 
 
 def build_document(served: Served) -> Schema:
@@ -61,7 +65,8 @@ def build_document(served: Served) -> Schema:
             "description": _INTRODUCTION,
             "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": served.root_path or "/"}],
+        "security": [{"bearer": []}, {"x-api-key": []}] if served.wants_key else [],
         "x-options": _options(served),
         "paths": paths,
         "components": {
@@ -69,14 +74,19 @@ def build_document(served: Served) -> Schema:
             "parameters": _parameters(),
             "headers": {"Retry-After": RETRY_AFTER, "X-Request-Id": _request_id_header()},
             "responses": {"HttpError": http_error_response()},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
 
 def _operation(operation: Operation) -> Schema:
     said: Schema = {"summary": operation.summary, **operation.marks}
-    if operation.parameters:
-        said["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
+    # the last one is for whatever is asked
+    names = (*operation.parameters, "X-Request-Timeout")
+    said["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
     if operation.request is not None:
         said["requestBody"] = {
             "required": True,
@@ -136,6 +146,13 @@ def _parameters() -> Schema:
             "comes back with the response, and DELETE takes it in place of the answer's id.",
             "schema": text,
         },
+        "X-Request-Timeout": {
+            "name": "X-Request-Timeout",
+            "in": "header",
+            "description": "Seconds after which the request is ended, if the server's own --request-timeout is not "
+            "shorter: with 504, or with an error event in a stream.",
+            "schema": {"type": "string", "pattern": r"^\d{1,9}(\.\d{1,9})?$"},
+        },
         "model": {"name": "id", "in": "path", "required": True, "schema": text},
         "request": {
             "name": "id",
@@ -155,7 +172,7 @@ def _parameters() -> Schema:
 
 
 def _request_id_header() -> Schema:
-    return {"description": "The request's own, if it had one.", "schema": {"type": "string"}}
+    return {"description": "The request's own, or one that the server has made.", "schema": {"type": "string"}}
 
 
 def _options(served: Served) -> Schema:

@@ -13,7 +13,9 @@ import attrs
 import msgspec
 
 from trioserve.errors import (
+    AuthenticationError,
     ContextLengthError,
+    DeadlineError,
     DeviceError,
     EngineClosedError,
     EngineFailedError,
@@ -75,7 +77,11 @@ def _generating() -> list[Refusal]:
 
 
 def _anywhere() -> list[Refusal]:
-    return [Refusal("A bug of ours; the log has the details.", InternalError("Something impossible happened."))]
+    return [
+        Refusal("The server wants an API key, and the request shows none of its keys.", AuthenticationError()),
+        Refusal("The request did not end within its deadline.", DeadlineError()),
+        Refusal("A bug of ours; the log has the details.", InternalError("Something impossible happened.")),
+    ]
 
 
 def refusals_of_generating() -> list[Refusal]:
@@ -114,7 +120,8 @@ def refusals_of_looking() -> list[Refusal]:
 
 
 HTTP_REFUSALS: Final[Mapping[int, str]] = {
-    400: "The request is not valid HTTP/1.1.",
+    400: "The request is not valid HTTP/1.1, or X-Request-Timeout is no number of seconds.",
+    403: "A browser asks for a page of an origin that is not among the server's --cors-origin.",
     404: "There is no such path.",
     405: "The method is not one of the path's.",
     408: "The head or the body of the request did not arrive in time.",
