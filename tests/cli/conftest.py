@@ -49,6 +49,7 @@ def own_logs() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
+    logging.captureWarnings(False)
     structlog.reset_defaults()
 
 

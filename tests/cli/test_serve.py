@@ -27,6 +27,7 @@ from trioserve.errors import DeviceError, ModelError
 from trioserve.testing.device import Draw, Script
 from trioserve.testing.engine import FAKE_MODEL, count_for_ever, open_fake_engine, say
 from trioserve.testing.http import RawClient, request_bytes
+from trioserve.web.auth import ApiKeys
 from trioserve.web.listeners import Listeners, bind
 from trioserve.web.options import ServeOptions
 
@@ -58,7 +59,7 @@ async def start(nursery: trio.Nursery) -> AsyncIterator[Start]:
     """Starts ``run_server`` over a fake engine that runs a script."""
 
     async def start(script: Script = count_for_ever, **settings: Any) -> Running:
-        configure_logs(verbose=False)
+        configure_logs()
         options = ServeOptions(port=0, **settings)
         listeners = bind(options)
         running = Running(listeners.port or listeners.addresses[0].removeprefix("unix:"))
@@ -138,6 +139,30 @@ def test_the_command_to_paste_reaches_every_kind_of_address_from_this_machine(ad
     words = shlex.split(command_to_try("it's", address))
     assert words[1 : 1 + len(reached)] == reached
     assert json.loads(words[-1])["model"] == "it's"
+
+
+def test_the_command_to_paste_shows_a_key_that_only_the_shell_knows() -> None:
+    command = command_to_try("m", "http://127.0.0.1:1", wants_key=True)
+    assert command.endswith(' -H "Authorization: Bearer $TRIOSERVE_API_KEY"')
+
+
+async def test_a_key_is_told_neither_on_the_terminal_nor_in_the_log(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = await start(say("red"), api_keys=ApiKeys.of(["secret"]))
+    for key in ("secret", "guess"):
+        with await RawClient.connect(running.where) as client:
+            headers = {"Authorization": f"Bearer {key}", "X-Request-Id": f"with {key[0]}"}
+            await client.send(request_bytes("GET", "/v1/models?api_key=secret", headers=headers))
+            assert (await client.response()).status == (200 if key == "secret" else 401)
+    signal.raise_signal(signal.SIGTERM)
+    await running.ended.wait()
+    out, err = capsys.readouterr()
+    assert "$TRIOSERVE_API_KEY" in out
+    assert "GET /v1/models" in err
+    assert "request_id=with g" in err or "request_id='with g'" in err
+    assert "secret" not in out + err
+    assert "guess" not in out + err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -391,6 +416,31 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
     info = DeviceInfo(name="fake", vocab_size=10, context_length=100, page_size=4, page_count=25)
     assert engine.max_overtaken_s == engine.scheduler_options(info).max_overtaken_s == 0.5
     assert (engine.prompt_lookup, engine.lookup_tokens, engine.lookup_rows) == (True, 2, 6)
+
+
+def test_flags_for_whoever_runs_it_reach_their_options(settings: Settings, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("second\n")
+    http, _ = settings(
+        *("--unix-socket", tmp_path / "socket", "--unix-socket-mode", "640", "--root-path", "/llm/"),
+        *("--api-key", "first", "--api-key-file", keys, "--request-timeout", 9),
+        *("--cors-origin", "http://a", "--cors-origin", "http://b"),
+    )
+    assert http == ServeOptions(
+        port=0,
+        unix_socket=tmp_path / "socket",
+        unix_socket_mode=0o640,
+        root_path="/llm",
+        api_keys=ApiKeys.of(["first", "second"]),
+        request_timeout=9.0,
+        cors_origins=("http://a", "http://b"),
+    )
+
+
+def test_certificates_reach_their_options(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trioserve.web.listeners.make_context", lambda *files: None)
+    http, _ = settings("--tls-cert", tmp_path / "a", "--tls-key", tmp_path / "b", "--tls-client-ca", tmp_path / "c")
+    assert (http.tls_cert, http.tls_key, http.tls_client_ca) == (tmp_path / "a", tmp_path / "b", tmp_path / "c")
 
 
 def test_variables_are_flags(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:  # FAN-2

@@ -7,6 +7,7 @@ import math
 import os
 import resource
 import socket
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import trio
 from quart_trio import QuartTrio
 
+from trioserve.errors import ParamError
 from trioserve.testing.http import RawClient, request_bytes
 from trioserve.web.listeners import bind
 from trioserve.web.options import ServeOptions
@@ -122,6 +124,60 @@ def test_a_file_in_the_way_of_a_unix_socket_is_left_alone(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="in use"):
         bind(ServeOptions(unix_socket=path))
     assert path.read_text() == "data"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o600), (0o077, 0o660), (0o777, 0o222)])
+def test_a_unix_socket_has_the_permissions_that_were_asked_for(umask: int, mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    before = os.umask(umask)
+    try:
+        with bind(ServeOptions(unix_socket=path, unix_socket_mode=mode)):
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+    finally:
+        os.umask(before)
+    assert not path.exists()
+
+
+def test_a_unix_socket_is_never_open_to_more_than_it_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "http.sock"
+    before = os.umask(0)
+    monkeypatch.setattr(Path, "chmod", lambda self, mode: None)
+    try:
+        with bind(ServeOptions(unix_socket=path, unix_socket_mode=0o640)):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(before)
+
+
+def test_without_a_mode_the_umask_decides(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    before = os.umask(0o027)
+    try:
+        with bind(ServeOptions(unix_socket=path)):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    finally:
+        os.umask(before)
+
+
+def test_a_server_removes_its_own_unix_socket_only(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    first = bind(ServeOptions(unix_socket=path))
+    path.unlink()
+    with bind(ServeOptions(unix_socket=path)):
+        first.close()
+        assert path.is_socket()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("mode", [-1, 0o1000])
+def test_a_mode_is_nine_bits(mode: int, tmp_path: Path) -> None:
+    with pytest.raises(ParamError, match="unix_socket_mode"):
+        ServeOptions(unix_socket=tmp_path / "x", unix_socket_mode=mode)
+
+
+def test_a_mode_without_a_unix_socket_is_a_mistake() -> None:
+    with pytest.raises(ParamError, match="without a unix socket"):
+        ServeOptions(unix_socket_mode=0o600)
 
 
 async def test_hooks_that_would_not_run_are_refused(app: QuartTrio) -> None:

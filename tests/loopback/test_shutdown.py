@@ -12,7 +12,8 @@ from quart_trio import QuartTrio
 from trioserve.testing.http import RawClient, request_bytes
 from trioserve.web.listeners import bind
 from trioserve.web.options import ServeOptions
-from trioserve.web.server import serve_app
+from trioserve.web.server import _Server, do_nothing, serve_app
+from trioserve.web.state import log_nothing
 
 # What a shutdown may take beyond its deadline.
 SLACK = 0.8
@@ -38,6 +39,18 @@ async def test_idle_connections_are_closed_at_once(start: Any) -> None:
         assert await unused.receive_all() == b""
         await served.ended.wait()
         assert watch.seconds < SLACK
+
+
+async def test_a_connection_that_was_accepted_at_the_last_moment_is_not_waited_for(app: QuartTrio) -> None:
+    with bind(ServeOptions(port=0)) as listeners:
+        server = _Server(app, ServeOptions(), listeners, log_nothing, do_nothing)
+        (listener,) = listeners.sockets
+        with await RawClient.connect(listeners.port) as client, trio.fail_after(5):
+            accepted, _ = await trio.socket.from_stdlib_socket(listener).accept()
+            # between its acceptance and its task the shutdown has looked for idle connections
+            await server._context.terminated.set()
+            await server._run_connection(trio.SocketStream(accepted))
+            assert await client.receive_all() == b""
 
 
 @pytest.mark.usefixtures("no_errors")

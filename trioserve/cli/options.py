@@ -24,6 +24,8 @@ from trioserve.text.reasoning import REASONING_FORMATS
 DEFAULT_MODEL: Final = "smollm2"
 MODEL_HELP: Final = "an alias, a .gguf file, a folder, or a Hugging Face repo id"
 OTHER_SECTION: Final = "Other"
+CONFIG_META: Final = "trioserve.config"
+"""Where a context's ``meta`` has the configuration file, if there is one."""
 CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -39,10 +41,14 @@ class Option(click.Option):
         self.section = section
 
     def written(self, context: click.Context) -> str:
-        """The name under which its value was given: the flag, or the variable in the environment."""
-        if context.get_parameter_source(self.name or "") is ParameterSource.ENVIRONMENT:
+        """The name under which its value was given: the flag, the variable in the environment, or the file's key."""
+        flag = max(self.opts, key=len)
+        source = context.get_parameter_source(self.name or "")
+        if source is ParameterSource.ENVIRONMENT:
             return str(self.envvar)
-        return max(self.opts, key=len)
+        if source is ParameterSource.DEFAULT_MAP:
+            return str(context.meta[CONFIG_META].place(flag.removeprefix("--")))
+        return flag
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         return super().get_error_hint(ctx) if ctx is None else f"'{self.written(ctx)}'"

@@ -21,11 +21,11 @@ import structlog
 import trio
 
 from trioserve.cli.garbage import freeze_loaded
-from trioserve.cli.logs import configure_logs
+from trioserve.cli.logs import LogFormat, configure_logs
+from trioserve.cli.operations import API_KEY_VARIABLE, least_level, operation_options, read_api_keys
 from trioserve.cli.options import (
     DEFAULT_MODEL,
     MODEL_HELP,
-    OTHER_SECTION,
     Command,
     Decorator,
     apply,
@@ -164,17 +164,31 @@ serving_engine_options: Final = apply(
     cls=Command,
     help=f"""Serve MODEL over the OpenAI API.
 
-    MODEL is {MODEL_HELP}; without it, {DEFAULT_MODEL}. It is fetched if it is not in the cache yet.
+    MODEL is {MODEL_HELP}; without it, {DEFAULT_MODEL}. It is fetched if it is not in the cache yet. It can also be
+    TRIOSERVE_MODEL in the environment.
+
+    A value is taken from the command line, else from the environment, else from the --config file.
     """,
 )
-@click.argument("model", default=DEFAULT_MODEL)
+@click.argument("model", default=DEFAULT_MODEL, envvar="TRIOSERVE_MODEL")
 @serve_options
 @engine_options
 @serving_engine_options
-@option("--verbose", "Log more.", short="-v", section=OTHER_SECTION, is_flag=True, show_default=False)
-def serve(model: str, *, max_choices: int | None, max_queued: int | None, verbose: bool, **settings: Any) -> None:
-    configure_logs(verbose=verbose)
-    http_options = build(ServeOptions, settings)
+@operation_options
+def serve(
+    model: str,
+    *,
+    max_choices: int | None,
+    max_queued: int | None,
+    api_key: tuple[str, ...],
+    api_key_file: Path | None,
+    log_format: LogFormat,
+    log_level: str | None,
+    verbose: bool,
+    **settings: Any,
+) -> None:
+    configure_logs(level=least_level(log_level, verbose=verbose), form=log_format)
+    http_options = build(ServeOptions, settings, api_keys=read_api_keys(api_key, api_key_file))
     # a higher bound on n is of no use if one of the others, left alone, stays below it
     if max_choices is None:
         max_choices = max(default_of(Limits, "max_choices"), settings["max_n"])
@@ -251,7 +265,7 @@ async def run_server(
                         async with trio.open_nursery() as http:
                             addresses = await http.start(run, engine, options)
                             course.serving = True
-                            _announce(engine.model.id, addresses)
+                            _announce(engine.model.id, addresses, wants_key=options.api_keys is not None)
                     inside.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -299,12 +313,12 @@ class _Course:
             self.http.deadline = trio.current_time() + LONGEST_END_S
 
 
-def _announce(model: str, addresses: tuple[str, ...]) -> None:
+def _announce(model: str, addresses: tuple[str, ...], *, wants_key: bool) -> None:
     click.echo(f"\nServing {model} on {', '.join(addresses)} (Ctrl-C stops it). Try:\n")
-    click.echo(f"  {command_to_try(model, addresses[0])}\n")
+    click.echo(f"  {command_to_try(model, addresses[0], wants_key=wants_key)}\n")
 
 
-def command_to_try(model: str, address: str) -> str:
+def command_to_try(model: str, address: str, *, wants_key: bool = False) -> str:
     """A command for a shell on this machine that asks the server at ``address`` for something."""
     for wildcard, local in WILDCARDS.items():
         address = address.replace(wildcard, local)
@@ -313,4 +327,6 @@ def command_to_try(model: str, address: str) -> str:
         words += ["--unix-socket", address.removeprefix("unix:")]
         address = "http://localhost"
     body = {"model": model, "messages": [{"role": "user", "content": "Name a colour."}], "n": 4, "max_tokens": 16}
-    return shlex.join([*words, f"{address}/v1/chat/completions", "-d", json.dumps(body)])
+    command = shlex.join([*words, f"{address}/v1/chat/completions", "-d", json.dumps(body)])
+    # the shell's own variable: a key is not to be seen here
+    return f'{command} -H "Authorization: Bearer ${API_KEY_VARIABLE}"' if wants_key else command

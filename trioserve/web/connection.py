@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -33,6 +34,7 @@ from hypercorn.utils import parse_socket_addr
 from trioserve.web.options import ServeOptions
 from trioserve.web.protocol import HTTP1Protocol, Phase
 from trioserve.web.state import ServerState
+from trioserve.web.tls import TlsFilter
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,9 @@ class Connection:
         context: WorkerContext,
         state: ServerState,
         options: ServeOptions,
+        tls: TlsFilter | None = None,
     ) -> None:
+        self._tls = tls
         self._socket = stream.socket
         self._client = _address(self._socket, self._socket.getpeername)
         self._tasks = _ExchangeTasks()
@@ -69,6 +73,7 @@ class Connection:
             self._tasks,
             state,
             options,
+            tls is not None,
             self._client,
             _address(self._socket, self._socket.getsockname),
             self._handle,
@@ -98,6 +103,8 @@ class Connection:
         """Serve the client until the connection ends. A fault of its own ends this connection and no other."""
         try:
             async with self._tasks:
+                if self._tls is not None and not await self._shake_hands(self._tls):
+                    return
                 self._enter_phase()
                 # the reading task writes too: refusals, and 100 Continue
                 with suppress(BrokenPipeError):
@@ -124,7 +131,15 @@ class Connection:
             if reset:
                 # no effect on a unix socket, which can't be reset
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            else:
+                self._say_end()
             self._socket.close()
+
+    def _say_end(self) -> None:
+        """With TLS, tell the client that this is the end of all that was sent, if the kernel takes it at once."""
+        if self._tls is not None:
+            with suppress(OSError):
+                os.write(self._socket.fileno(), self._tls.end())
 
     # ---- reading
 
@@ -146,8 +161,38 @@ class Connection:
                 await self._protocol.receive(data)
                 self._enter_phase()
 
+    async def _shake_hands(self, tls: TlsFilter) -> bool:
+        """Agree with the client on TLS. False: it did not work out, or took longer than the head of a request may."""
+        with trio.move_on_after(self._limits[Phase.HEAD]), suppress(BrokenPipeError):
+            while data := await self._receive_raw():
+                tls.feed(data)
+                try:
+                    finished = tls.shake_hands()
+                except ssl.SSLError as error:
+                    logger.debug("no TLS with %s: %s", self._client, error)
+                    # what is wrong
+                    await self._send(tls.outgoing())
+                    return False
+                await self._send(tls.outgoing())
+                if finished:
+                    return True
+        return False
+
     async def _receive(self) -> bytes:
         """Bytes, or b"" when the client is gone. A client that only stops sending counts as gone."""
+        if self._tls is None:
+            return await self._receive_raw()
+        with suppress(ssl.SSLError):
+            # first what came with the end of the handshake
+            while (plain := self._tls.decrypt()) == b"":
+                data = await self._receive_raw()
+                if not data:
+                    return b""
+                self._tls.feed(data)
+            return plain or b""
+        return b""
+
+    async def _receive_raw(self) -> bytes:
         try:
             return await self._socket.recv(_RECEIVE_SIZE)
         except (OSError, trio.ClosedResourceError):
@@ -190,6 +235,7 @@ class Connection:
         if self._closed or self._protocol.response_incomplete or not self._protocol.upload_incomplete:
             self.close()
             return
+        self._say_end()
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
@@ -202,8 +248,18 @@ class Connection:
         """Write ``data``, or close the connection and raise BrokenPipeError: the client is gone, or has stalled."""
         if self._closed:
             raise BrokenPipeError
-        if not data:
-            return
+        if data and self._tls is not None:
+            try:
+                data = self._tls.encrypt(data)
+            except ssl.SSLError:
+                # the client has found something wrong with what it was sent
+                self.close()
+                raise BrokenPipeError from None
+        if data:
+            await self._send(data)
+
+    async def _send(self, data: bytes) -> None:
+        """Put bytes on the wire, as ``_write`` does."""
         rest = memoryview(data)
         # Nearly always the kernel takes everything at once, at a tenth of the cost of trio's send().
         try:

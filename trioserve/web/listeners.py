@@ -1,14 +1,17 @@
 """The sockets a server listens on.
 
-Owns: binding, socket options, the unix socket's file.
-Must not know: what is served. Binding comes before the model is loaded, so that a taken port is found out at once.
+Owns: binding, socket options, the unix socket's file, the reading of certificates.
+Must not know: what is served. Binding comes before the model is loaded, so that a taken port or a
+bad certificate is found out at once.
 """
 
 from __future__ import annotations
 
 import errno
 import math
+import os
 import socket
+import ssl
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Final, Self
 import attrs
 
 from trioserve.web.options import ServeOptions
+from trioserve.web.tls import make_context
 
 # What is wrong with an address of "localhost" on a machine without that version of IP.
 _NO_SUCH_ADDRESS: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
@@ -30,11 +34,16 @@ class Listeners:
     """Bound and listening sockets. Leaving its ``with`` block, or ``close()``, frees the addresses."""
 
     sockets: tuple[socket.socket, ...]
+    tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
+    """What is spoken on them; None: plain HTTP."""
+    _file: tuple[int, int] | None = attrs.field(default=None, repr=False)
+    """Device and inode of the unix socket's file."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where to connect: "http://127.0.0.1:8000", "http://[::1]:8000" or "unix:/run/trioserve.sock"."""
-        return tuple(_address(listener) for listener in self.sockets)
+        """Where to connect: "http://127.0.0.1:8000", "https://[::1]:8000" or "unix:/run/trioserve.sock"."""
+        scheme = "http" if self.tls is None else "https"
+        return tuple(_address(listener, scheme) for listener in self.sockets)
 
     @property
     def port(self) -> int:
@@ -48,8 +57,14 @@ class Listeners:
             if listener.fileno() == -1:
                 continue
             if listener.family == socket.AF_UNIX:
-                Path(listener.getsockname()).unlink(missing_ok=True)
+                self._remove(Path(listener.getsockname()))
             listener.close()
+
+    def _remove(self, path: Path) -> None:
+        """Remove the file, unless another server has put its own in its place."""
+        with suppress(FileNotFoundError):
+            if self._file in (None, _file_of(path)):
+                path.unlink()
 
     def __enter__(self) -> Self:
         return self
@@ -65,10 +80,15 @@ def bind(options: ServeOptions) -> Listeners:
 
     Raises:
         OSError: an address is taken, not allowed, or not one of this machine.
+        ParamError: there is something wrong with the certificate.
     """
+    tls = None
+    if options.tls_cert is not None:
+        tls = make_context(options.tls_cert, options.tls_key, options.tls_client_ca)
     if options.unix_socket is not None:
-        return Listeners((_bind_unix(options.unix_socket, options),))
-    return Listeners(_bind_host(options))
+        listener = _bind_unix(options.unix_socket, options)
+        return Listeners((listener,), tls, _file_of(options.unix_socket))
+    return Listeners(_bind_host(options), tls)
 
 
 def _bind_host(options: ServeOptions) -> tuple[socket.socket, ...]:
@@ -125,8 +145,14 @@ def _bind_tcp(family: int, address: tuple[object, ...], options: ServeOptions) -
 def _bind_unix(path: Path, options: ServeOptions) -> socket.socket:
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mode = options.unix_socket_mode
     try:
+        if mode is not None:
+            # the file is made with no more than these; the umask may take some away, which chmod gives back
+            os.fchmod(listener.fileno(), mode)
         listener.bind(str(path))
+        if mode is not None:
+            path.chmod(mode)
         listener.listen(options.backlog)
     except BaseException:
         listener.close()
@@ -146,9 +172,14 @@ def _remove_stale(path: Path) -> None:
                 path.unlink()
 
 
-def _address(listener: socket.socket) -> str:
+def _file_of(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _address(listener: socket.socket, scheme: str) -> str:
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
     host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{scheme}://{host}:{name[1]}"

@@ -48,6 +48,11 @@ def _are_origins(_: object, attribute: attrs.Attribute[tuple[str, ...]], value: 
     Cors.of(value)
 
 
+def _is_mode(_: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
+    if value is not None and not 0 <= value <= 0o777:
+        raise ParamError(f"{attribute.name} must be between 0 and 0o777, got {value:#o}.", attribute.name)
+
+
 @attrs.frozen(kw_only=True)
 class ServeOptions:
     """Options of the HTTP server. Frozen, and valid once it exists. Times are in seconds; ``math.inf`` is no limit.
@@ -62,6 +67,14 @@ class ServeOptions:
     """0: any free port."""
     unix_socket: Path | None = None
     """Listen on this path instead of on host and port."""
+    unix_socket_mode: int | None = attrs.field(default=None, validator=_is_mode)
+    """The permissions of that path, such as 0o660; None: what the umask leaves."""
+    tls_cert: Path | None = None
+    """PEM file with a certificate and those that it rests on; there is TLS if there is one."""
+    tls_key: Path | None = None
+    """PEM file with the certificate's key, not encrypted; None: it is in the same file."""
+    tls_client_ca: Path | None = None
+    """PEM file with certificates, one of which must have signed that of each client; None: no client is asked."""
     root_path: str = attrs.field(default="", converter=_without_last_slash, validator=_is_path)
     """The prefix of all paths as clients of a reverse proxy see them, which may strip it or not: "/llm"."""
     api_keys: ApiKeys | None = None
@@ -92,3 +105,10 @@ class ServeOptions:
     """How long requests may go on after the signal to shut down."""
     ping_interval: float = attrs.field(default=15.0, validator=_positive)
     """Silence in a stream after which a comment is sent, for the sake of proxies."""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("tls_key", "tls_client_ca"):
+            if getattr(self, name) is not None and self.tls_cert is None:
+                raise ParamError(f"{name} is of no use without a certificate.", name)
+        if self.unix_socket_mode is not None and self.unix_socket is None:
+            raise ParamError("unix_socket_mode is of no use without a unix socket.", "unix_socket_mode")

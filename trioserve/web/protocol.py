@@ -79,12 +79,13 @@ class HTTP1Protocol(H11Protocol):
         task_group: TaskGroup,
         state: ServerState,
         options: ServeOptions,
+        tls: bool,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         send: Callable[[Event], Awaitable[None]],
     ) -> None:
         shared = ConnectionState({STATE_KEY: state})
-        super().__init__(app, config, context, task_group, shared, False, client, server, send)
+        super().__init__(app, config, context, task_group, shared, tls, client, server, send)
         self._state = state
         self._options = options
         # the head of the response, until there is something to write it with

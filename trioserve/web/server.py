@@ -24,6 +24,7 @@ from trioserve.web.front import Front
 from trioserve.web.listeners import Listeners, bind
 from trioserve.web.options import ServeOptions
 from trioserve.web.state import Access, ServerState, log_nothing
+from trioserve.web.tls import TlsFilter
 
 logger = logging.getLogger(__name__)
 
@@ -159,8 +160,13 @@ class _Server:
                 connections.start_soon(self._run_connection, stream)
 
     async def _run_connection(self, stream: trio.SocketStream) -> None:
-        connection = Connection(stream, self._app, self._config, self._context, self._state, self._options)
+        context = self._listeners.tls
+        tls = None if context is None else TlsFilter(context)
+        connection = Connection(stream, self._app, self._config, self._context, self._state, self._options, tls)
         self._connections.add(connection)
+        if self._context.terminated.is_set():
+            # accepted at the last moment: it was not among those that the shutdown found
+            connection.drain()
         try:
             await connection.run()
         finally:
