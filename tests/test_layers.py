@@ -41,6 +41,7 @@ ALLOWED = {
     "hypercorn": {"web", "testing"},
     "h11": {"web", "testing"},
     "prometheus_client": {"web"},
+    "opentelemetry": {"web"},
     "click": {"cli"},
     "rich": {"cli"},
     "numpy": {"model", "device", "testing"},

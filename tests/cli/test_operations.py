@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,9 +59,19 @@ def test_a_bad_key_is_refused_without_telling_it(arguments: list[str], call: Cal
     assert "good" not in line
 
 
+def test_traces_without_opentelemetry_say_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    # what the import system makes of a module that is not there
+    monkeypatch.delitem(sys.modules, "trioserve.web.tracing", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    line = call("serve", "--port", 0, "--otel-endpoint", "http://localhost:4318").refusal
+    assert line.startswith("--otel-endpoint: ")
+    assert 'pip install "trioserve[otel]"' in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ("--otel-endpoint localhost:4318", "--otel-endpoint must be an address"),
         ("--cors-origin example.org", "--cors-origin: An origin is"),
         ("--root-path llm", "--root-path must be a path"),
         ("--request-timeout 0", "--request-timeout must be more than 0 seconds, got 0.0."),

@@ -372,7 +372,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ServeOption
         found: list[Any] = []
 
         async def look(
-            open_block: Callable[[], object], listeners: Listeners, options: ServeOptions, loaded: object
+            open_block: Callable[[], object],
+            listeners: Listeners,
+            options: ServeOptions,
+            loaded: object,
+            tracing: object,
         ) -> None:
             open_block()
             found.insert(0, options)

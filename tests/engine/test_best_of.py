@@ -14,7 +14,7 @@ from trioserve.engine.choice import Choice, Place, PromptUsage
 from trioserve.engine.ranking import Ranking
 from trioserve.engine.ticket import Mailbox, Ticket
 from trioserve.engine.verdict import Verdict
-from trioserve.engine.watch import ChoiceWatch
+from trioserve.engine.watch import RequestWatch
 from trioserve.errors import ChoiceFailedError, ParamError, QueueFullError
 from trioserve.events import ChoiceFinished, Event, TextDelta, TokenLogprob
 from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
@@ -102,7 +102,7 @@ async def test_the_mean_is_over_the_completion_tokens_however_they_come_together
         ChoiceText(ByteTokenizer(), stop),
         PromptUsage(0, array("i", [1])),
         Verdict(params, 2, lambda: None),
-        ChoiceWatch((), 0.0, 1, 99),
+        RequestWatch((), "r", params, 2).choice(1, 99),
         Ranking(1, 2, 1),
     )
     send, receive = trio.open_memory_channel[Event](9)

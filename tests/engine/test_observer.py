@@ -63,6 +63,12 @@ class Recorder(Observer):
     def reasons(self) -> Counter[str]:
         return Counter(report.reason for report in self.choices)
 
+    def assert_one_request(self, *, n: int, best_of: int, longest_tokens: int) -> None:
+        """One request came to its end."""
+        (report,) = self.requests
+        assert (report.n, report.best_of, report.longest_tokens) == (n, best_of, longest_tokens)
+        assert (report.aborted_choices, report.abort_cause, report.error) == (0, None, None)
+
     def assert_aborted(self, choices: int, cause: AbortCause) -> None:
         (report,) = self.requests
         assert (report.aborted_choices, report.abort_cause) == (choices, cause)
@@ -93,7 +99,7 @@ async def test_each_choice_is_timed_by_itself_and_the_request_once() -> None:  #
     assert [report.latency_s for report in told.choices] == approx(0.02, 0.03, 0.05)
     assert [report.token_interval_s for report in told.choices] == approx(0.01, 0.01, 0.01)
     assert {(report.reason, report.prompt_tokens, report.max_tokens) for report in told.choices} == {("stop", 3, 9)}
-    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
+    told.assert_one_request(n=3, best_of=3, longest_tokens=5)
 
 
 async def test_the_wait_for_a_place_is_in_the_time_to_the_first_token() -> None:
@@ -139,7 +145,54 @@ async def test_copies_are_told_one_by_one() -> None:  # FAN-6
         await engine.complete(["p", "q"], SamplingParams(n=3, temperature=0))
     assert (len(told.waited), len(told.first), len(told.then)) == (6, 6, 12)
     assert [report.completion_tokens for report in told.choices] == [3] * 6
-    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=3, aborted_choices=0, abort_cause=None)]
+    told.assert_one_request(n=3, best_of=3, longest_tokens=3)
+
+
+async def test_a_request_is_told_whole() -> None:
+    params = SamplingParams(n=3, seed=0, max_tokens=9)
+    async with observed(say(["a", "bb", "cccc"])) as (engine, told):
+        for _ in range(2):
+            async with engine.generate(["go" * 20, "on"], params, request_id="r") as generation:
+                async for _event in generation:
+                    pass
+    first, second = told.requests
+    assert (first.request_id, first.params.seed, first.params.n) == ("r", 0, 3)
+    # BOS, and two texts of 40 and 2 bytes
+    assert (first.usage.prompt_tokens, first.usage.cached_tokens) == (44, 0)
+    assert second.usage.prompt_tokens == 44
+    assert second.usage.cached_tokens > 0
+    assert first.usage.completion_tokens == 2 * (2 + 3 + 5)
+    assert (first.duration_s, first.first_token_s) == (pytest.approx(0.05), pytest.approx(0.01))
+    assert first.finish_reasons == ("stop",) * 6
+
+
+async def test_of_a_request_that_is_left_is_told_how_far_it_came() -> None:  # FAN-25
+    async with observed() as (engine, told):
+        async with engine.generate("go", SamplingParams(n=2)) as generation:
+            with trio.move_on_after(0.055):
+                async for _ in generation:
+                    pass
+        with trio.move_on_after(0.001):
+            await engine.complete("go")
+    left, early = told.requests
+    assert (left.finish_reasons, left.error, left.duration_s) == ((), None, pytest.approx(0.055))
+    assert left.usage.completion_tokens == 2 * 5
+    assert (early.first_token_s, early.usage.completion_tokens) == (None, 0)
+
+
+async def test_of_a_request_that_fails_is_told_the_error() -> None:
+    async with observed(say(["a", "bx"]), tokenizer=BrokenTokenizer()) as (engine, told):
+        with pytest.raises(ChoiceFailedError) as failed:
+            await engine.complete("go", SamplingParams(n=2))
+    assert [report.error for report in told.requests] == [failed.value]
+
+
+async def test_copies_finish_and_count_one_by_one() -> None:  # FAN-6
+    options = attrs.evolve(FAKE_OPTIONS, limits=Limits(greedy_n="replicate"))
+    async with observed(say("ab"), options=options) as (engine, told):
+        await engine.complete("p", SamplingParams(n=3, temperature=0))
+    assert told.requests[0].finish_reasons == ("stop",) * 3
+    assert told.requests[0].usage.completion_tokens == 9
 
 
 async def test_choices_without_a_token_finish_too() -> None:  # case max-tokens-edges
@@ -149,7 +202,7 @@ async def test_choices_without_a_token_finish_too() -> None:  # case max-tokens-
         ("length", 2)
     ] * 2
     assert (told.first, told.waited) == ([], [])
-    assert told.requests == [RequestReport(n=2, best_of=2, longest_tokens=0, aborted_choices=0, abort_cause=None)]
+    told.assert_one_request(n=2, best_of=2, longest_tokens=0)
 
 
 async def test_cancelled_choices_finish_and_are_no_aborts() -> None:  # FAN-31, FAN-34
@@ -239,7 +292,7 @@ async def test_an_isolated_failure_aborts_nobody() -> None:  # FAN-24
     async with observed(say(["aaaa", "x", "aaaa"]), tokenizer=BrokenTokenizer()) as (engine, told):
         await engine.complete("go", SamplingParams(n=3, choice_errors="isolate"))
     assert told.reasons == {"stop": 2, "error": 1}
-    assert told.requests == [RequestReport(n=3, best_of=3, longest_tokens=5, aborted_choices=0, abort_cause=None)]
+    told.assert_one_request(n=3, best_of=3, longest_tokens=5)
 
 
 async def test_an_engine_that_ends_aborts_what_runs() -> None:

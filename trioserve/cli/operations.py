@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +19,10 @@ from trioserve.cli.options import Decorator, apply, field_option, option
 from trioserve.errors import ParamError
 from trioserve.web.auth import ApiKeys
 from trioserve.web.options import ServeOptions
+
+if TYPE_CHECKING:
+    # imports OpenTelemetry, which need not be there
+    from trioserve.web.tracing import Tracing
 
 API_KEY_VARIABLE: Final = "TRIOSERVE_API_KEY"
 
@@ -107,6 +112,13 @@ operation_options: Final = apply(
             is_flag=True,
             show_default=False,
         ),
+        option(
+            "--otel-endpoint",
+            "Send traces to this OpenTelemetry collector, by OTLP over HTTP.",
+            section="Log",
+            metavar="URL",
+            show_default=False,
+        ),
         config_option(),
     ]
 )
@@ -136,3 +148,22 @@ def read_api_keys(given: Iterable[str], file: Path | None) -> ApiKeys | None:
             raise ParamError(f"{file} has no key in it.", "api_key_file")
         keys += found
     return ApiKeys.of(keys) if keys else None
+
+
+def open_traces(endpoint: str | None) -> AbstractContextManager[Tracing | None]:
+    """The block in which traces are sent to ``endpoint``, or to nobody.
+
+    Raises:
+        ParamError: it is no address, or OpenTelemetry is not installed.
+    """
+    if endpoint is None:
+        return nullcontext()
+    try:
+        from trioserve.web.tracing import Tracing
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        raise ParamError(
+            'Traces want what is not installed; pip install "trioserve[otel]" does it.', "otel_endpoint"
+        ) from error
+    return Tracing.to(endpoint)

@@ -13,7 +13,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
@@ -22,7 +22,7 @@ import trio
 
 from trioserve.cli.garbage import freeze_loaded
 from trioserve.cli.logs import LogFormat, configure_logs
-from trioserve.cli.operations import API_KEY_VARIABLE, least_level, operation_options, read_api_keys
+from trioserve.cli.operations import API_KEY_VARIABLE, least_level, open_traces, operation_options, read_api_keys
 from trioserve.cli.options import (
     DEFAULT_MODEL,
     MODEL_HELP,
@@ -51,6 +51,10 @@ from trioserve.web.listeners import Listeners, bind
 from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve as serve_engine
 from trioserve.web.shutdown import Shutdown
+
+if TYPE_CHECKING:
+    # imports OpenTelemetry, which need not be there
+    from trioserve.web.tracing import Tracing
 
 # Just long enough to tell running streams: Ctrl-C is for a person who wants to be back at the prompt.
 GRACE_S: Final = 0.5
@@ -185,6 +189,7 @@ def serve(
     log_format: LogFormat,
     log_level: str | None,
     verbose: bool,
+    otel_endpoint: str | None,
     **settings: Any,
 ) -> None:
     configure_logs(level=least_level(log_level, verbose=verbose), form=log_format)
@@ -197,11 +202,11 @@ def serve(
     limits = build(Limits, settings, max_choices=max_choices)
     options = build(EngineOptions, settings, limits=limits, max_queued=max_queued, cache_dir=cache_path())
     # before anything is fetched or loaded, so that a taken port is found out at once
-    with _bind(http_options) as listeners, ProgressDisplay() as progress:
+    with open_traces(otel_endpoint) as tracing, _bind(http_options) as listeners, ProgressDisplay() as progress:
         with ending_soon():
             resolve(model, cache=cache_path(), progress=progress)
         open_block = functools.partial(open_engine, model, attrs.evolve(options, progress=progress))
-        trio.run(run_server, open_block, listeners, http_options, progress.stop)
+        trio.run(run_server, open_block, listeners, http_options, progress.stop, tracing)
 
 
 def _bind(options: ServeOptions) -> Listeners:
@@ -223,6 +228,7 @@ async def run_server(
     listeners: Listeners,
     options: ServeOptions,
     loaded: Callable[[], None],
+    tracing: Tracing | None = None,
 ) -> None:
     """Open the engine, serve it, and obey signals, until they have ended all of it.
 
@@ -231,6 +237,7 @@ async def run_server(
         listeners: where to serve; closed in the end.
         options: how to serve.
         loaded: called when the engine is open.
+        tracing: where spans of the requests go.
 
     Raises:
         KeyboardInterrupt, SystemExit: a signal came before serving began.
@@ -261,7 +268,9 @@ async def run_server(
                     )
                     inside.start_soon(course.end_with_engine)
                     with course.http:
-                        run = functools.partial(serve_engine, listeners=listeners, shutdown=course.shutdown)
+                        run = functools.partial(
+                            serve_engine, listeners=listeners, shutdown=course.shutdown, tracing=tracing
+                        )
                         async with trio.open_nursery() as http:
                             addresses = await http.start(run, engine, options)
                             course.serving = True

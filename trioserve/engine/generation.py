@@ -21,6 +21,7 @@ from trioserve.engine.choice import Choice, PromptUsage
 from trioserve.engine.fan_out import FanOut
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.messages import Submit
+from trioserve.engine.observer import RequestUsage
 from trioserve.engine.prompts import Prompt, as_prompts, encode_prediction
 from trioserve.engine.snapshot import RequestSnapshot
 from trioserve.engine.verdict import Verdict
@@ -164,11 +165,11 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             cached_tokens=self.cached_tokens,
             choices=self._total,
             choices_finished=self._total if self._is_free else self._count(finished=True),
-            completion_tokens=sum(choice.completion_tokens * len(choice.places) for choice in self._choices),
+            completion_tokens=self._completion_tokens(),
         )
 
     async def __aenter__(self) -> Self:
-        watch = RequestWatch(self._engine.observers, self.params, self._total)
+        watch = RequestWatch(self._engine.observers, self.request_id, self.params, self._total)
         try:
             self._engine.enter(self)
         except TrioserveError as error:
@@ -222,7 +223,12 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         finally:
             self._engine.leave(self)
             longest = max((choice.completion_tokens for choice in self._choices), default=0)
-            self._watch.ended(longest, self._count(finished=False), failure, self._engine.leaving)
+            usage = RequestUsage(
+                prompt_tokens=self.prompt_tokens,
+                cached_tokens=self.cached_tokens,
+                completion_tokens=self._completion_tokens(),
+            )
+            self._watch.ended(usage, longest, self._count(finished=False), failure, self._engine.leaving)
 
     def _finish_all(self, fan_out: FanOut) -> None:
         """Of no tokens every choice is finished before it starts, and costs no step."""
@@ -241,6 +247,9 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._receive.close()
         for choice in self._choices:
             choice.ticket.close()
+
+    def _completion_tokens(self) -> int:
+        return sum(choice.completion_tokens * len(choice.places) for choice in self._choices)
 
     def _count(self, *, finished: bool) -> int:
         return sum(len(choice.places) for choice in self._choices if choice.finished == finished)

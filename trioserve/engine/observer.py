@@ -14,6 +14,7 @@ import attrs
 
 from trioserve.errors import TrioserveError
 from trioserve.events import FinishReason
+from trioserve.params import SamplingParams
 
 AbortCause = Literal["left", "failed", "shutdown", "closed"]
 """Why choices were aborted: their caller left (FAN-25), another choice of the request failed (FAN-23), a shutdown had
@@ -36,19 +37,43 @@ class ChoiceReport:
 
 
 @attrs.frozen(kw_only=True)
+class RequestUsage:
+    """The tokens of a request, as far as it came."""
+
+    prompt_tokens: int = 0
+    """Of all prompts, each counted once."""
+    cached_tokens: int = 0
+    """Those of them that were found in the prefix cache."""
+    completion_tokens: int = 0
+    """Of all choices, those of aborted ones too."""
+
+
+@attrs.frozen(kw_only=True)
 class RequestReport:
     """A request that has ended in any way but a refusal."""
 
+    request_id: str
+    params: SamplingParams
+    """What was asked for, the model's defaults resolved."""
     n: int
     """Choices per prompt."""
     best_of: int
     """Candidates per prompt: n, if not more were asked for. Each of them is told like a choice."""
     longest_tokens: int
     """The most tokens that any of its choices has generated."""
+    usage: RequestUsage
+    duration_s: float
+    """Seconds since it was entered."""
+    first_token_s: float | None
+    """Seconds from then to the first token of any choice; None if there was none."""
+    finish_reasons: tuple[FinishReason, ...]
+    """Of the choices that have finished, in the order in which they have."""
     aborted_choices: int
     """Choices that had not finished."""
     abort_cause: AbortCause | None
     """None if there are none of those."""
+    error: Exception | None
+    """What ended it, unless it came to its end or was left."""
 
 
 class Observer:

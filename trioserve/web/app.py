@@ -6,6 +6,7 @@ Owns: the URL map and the error handlers. Must not know: what the handlers do.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from quart import request
 from quart_trio import QuartTrio
@@ -24,6 +25,10 @@ from trioserve.web.routes.service import Service, json_response
 from trioserve.web.routes.tokens import Tokens
 from trioserve.wire.errors import error_body, http_error_body
 
+if TYPE_CHECKING:
+    # imports OpenTelemetry, which need not be there
+    from trioserve.web.tracing import Tracing
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,7 +43,7 @@ class NameConverter(BaseConverter):
     weight = 200
 
 
-def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartTrio:
+def create_app(engine: Engine, options: ServeOptions = ServeOptions(), *, tracing: Tracing | None = None) -> QuartTrio:
     """The app that serves ``engine``. Run it with web.serve, which gives it the connection class it needs."""
     app = QuartTrio("trioserve", static_folder=None)
     app.url_map.converters["name"] = NameConverter
@@ -46,6 +51,9 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions()) -> QuartT
     app.url_map.merge_slashes = False
     metrics = Metrics(engine)
     engine.add_observer(metrics)
+    if tracing is not None:
+        engine.add_observer(tracing.observer(engine.model.id))
+        app.before_request(tracing.begin_request)
     service = Service.of(engine, options, metrics)
     for theme in (Looking(service), Generating(service), Tokens(service), Cancelling(service)):
         for rule in theme.rules:

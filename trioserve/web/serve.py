@@ -6,6 +6,8 @@ Must not know: signals, flags.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import structlog
 import trio
 
@@ -17,6 +19,10 @@ from trioserve.web.server import serve_app
 from trioserve.web.shutdown import Shutdown
 from trioserve.web.state import Access
 
+if TYPE_CHECKING:
+    # imports OpenTelemetry, which need not be there
+    from trioserve.web.tracing import Tracing
+
 
 async def serve(
     engine: Engine,
@@ -24,6 +30,7 @@ async def serve(
     *,
     listeners: Listeners | None = None,
     shutdown: Shutdown | None = None,
+    tracing: Tracing | None = None,
     task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve ``engine`` until a shutdown has run its course.
@@ -33,6 +40,7 @@ async def serve(
         options: how to serve.
         listeners: sockets bound before, by ``bind(options)``; None binds now.
         shutdown: begin it to take nothing new and to end when what runs has ended, or when its time is up.
+        tracing: where spans of the requests go; None: there are none. It must outlive the engine.
         task_status: started with the addresses.
 
     Raises:
@@ -60,7 +68,7 @@ async def serve(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(drain_when_told)
         await serve_app(
-            create_app(engine, options),
+            create_app(engine, options, tracing=tracing),
             options,
             listeners=listeners,
             shutdown=shutdown,
