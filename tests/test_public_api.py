@@ -42,6 +42,7 @@ PUBLIC = {
     "ReasoningDelta",
     "Rendering",
     "RequestReport",
+    "RequestUsage",
     "SamplingParams",
     "StopWhen",
     "Structure",

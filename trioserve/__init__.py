@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trioserve.engine.chats import Chat
     from trioserve.engine.engine import Engine, EngineStatistics, ModelInfo
     from trioserve.engine.generation import Generation
-    from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport
+    from trioserve.engine.observer import AbortCause, ChoiceReport, Observer, RequestReport, RequestUsage
     from trioserve.engine.open import open_engine
     from trioserve.engine.options import EngineOptions
     from trioserve.errors import (
@@ -84,6 +84,7 @@ __all__ = [
     "ReasoningDelta",
     "Rendering",
     "RequestReport",
+    "RequestUsage",
     "SamplingParams",
     "StopWhen",
     "Structure",
@@ -106,7 +107,7 @@ _HOMES: Final = {
     "trioserve.engine.chats": ("Chat",),
     "trioserve.engine.engine": ("Engine", "EngineStatistics", "ModelInfo"),
     "trioserve.engine.generation": ("Generation",),
-    "trioserve.engine.observer": ("AbortCause", "ChoiceReport", "Observer", "RequestReport"),
+    "trioserve.engine.observer": ("AbortCause", "ChoiceReport", "Observer", "RequestReport", "RequestUsage"),
     "trioserve.engine.open": ("open_engine",),
     "trioserve.engine.options": ("EngineOptions",),
     "trioserve.errors": (

@@ -248,15 +248,8 @@ class Connection:
         """Write ``data``, or close the connection and raise BrokenPipeError: the client is gone, or has stalled."""
         if self._closed:
             raise BrokenPipeError
-        if data and self._tls is not None:
-            try:
-                data = self._tls.encrypt(data)
-            except ssl.SSLError:
-                # the client has found something wrong with what it was sent
-                self.close()
-                raise BrokenPipeError from None
         if data:
-            await self._send(data)
+            await self._send(data if self._tls is None else self._tls.encrypt(data))
 
     async def _send(self, data: bytes) -> None:
         """Put bytes on the wire, as ``_write`` does."""

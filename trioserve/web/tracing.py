@@ -74,8 +74,7 @@ class Tracing:
             )
         if found.path in ("", "/"):
             endpoint = found._replace(path=_TRACES_PATH).geturl()
-        # its own hook at the end of the process would wait for half a minute
-        provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
+        provider = TracerProvider(resource=_resource())
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
         return cls(provider)
 

@@ -9,7 +9,7 @@ An integer is stricter than JSON Schema can say: 2.0 is none. Null is the same a
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
