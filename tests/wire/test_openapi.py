@@ -247,7 +247,7 @@ def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: 
     if name == "best_of":
         del least["stream"]
     if name == "tools":
-        del least["tool_choice"]
+        least.pop("tool_choice", None)
     if kind == "TokenizeRequest" and name not in ("prompt", "add_special_tokens"):
         least = CHAT_TO_TOKENIZE
     if name == "logprobs":
