@@ -45,7 +45,8 @@ struct Step {
   const int32_t *top_ks, *wants_log_probability;
   // null: all rows draw
   const int32_t* targets;
-  // [row_count + 1]: row r wants the likeliest tokens, [top_starts[r], top_starts[r + 1]) of top_ids; null: none does
+  // [row_count + 1]: row r wants the likeliest tokens, [top_starts[r], top_starts[r + 1]) of top_ids; null: none does.
+  // Not checked: whoever gives room for the results counts them.
   const int32_t* top_starts;
   // null: none
   const Changes* changes;

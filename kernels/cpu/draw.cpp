@@ -60,11 +60,6 @@ bool Decoder::has_valid_rows(const Step& step) const {
       !within(step.hidden_tokens, step.hidden_count, 0, step.token_count))
     return false;
   if (step.targets && !within(step.targets, step.row_count, -1, vocab)) return false;
-  if (step.top_starts)
-    for (int r = 0; r < step.row_count; r++) {
-      const int count = step.top_starts[r + 1] - step.top_starts[r];
-      if (count < 0 || count > vocab) return false;
-    }
   return !step.changes || is_valid_change(*step.changes, step.row_count, vocab);
 }
 

@@ -228,6 +228,50 @@ def test_penalties_come_before_the_bias_and_the_mask_last() -> None:
     assert result.tolist() == [11, 2, -np.inf]
 
 
+@given(
+    st.lists(st.floats(-40, 40, width=32), min_size=6, max_size=6),
+    st.lists(st.integers(0, 5), max_size=9),
+    st.lists(st.integers(0, 5), max_size=9),
+    st.floats(-2, 2),
+    st.floats(-2, 2),
+    st.floats(0.1, 10),
+    st.dictionaries(st.integers(0, 5), st.one_of(st.just(-math.inf), st.floats(-100, 100)), max_size=4),
+)
+def test_changes_are_what_their_definitions_say_one_after_another(
+    values: list[float],
+    generated: list[int],
+    prompt: list[int],
+    presence: float,
+    frequency: float,
+    repetition: float,
+    bias: dict[int, float],
+) -> None:
+    found = changed(
+        logits_of(values),
+        generated=generated,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+        prompt=prompt,
+        repetition_penalty=repetition,
+        bias=bias,
+    )
+    for token_id, value in enumerate(values):
+        exact = value
+        if token_id in generated:
+            exact -= presence
+        exact -= frequency * generated.count(token_id)
+        # rounding may put a logit of next to nothing on the other side of 0: what it is there is next to nothing too
+        if token_id in generated + prompt:
+            exact = exact / repetition if exact > 0 else exact * repetition
+        exact += bias.get(token_id, 0.0)
+        assert found[token_id] == pytest.approx(exact, rel=1e-6, abs=1e-4)
+
+
+def test_a_logit_that_gets_too_large_is_the_largest_there_is() -> None:
+    result = changed(logits_of([2, -2, 0]), prompt=[0, 1, 2], repetition_penalty=1e-300)
+    assert result.tolist() == [np.finfo(np.float32).max, 0, 0]
+
+
 def test_what_changes_nothing_changes_nothing() -> None:
     logits = logits_of([1, -2])
     assert changed(logits).tolist() == changed(logits, generated=[0, 0, 0], prompt=[1]).tolist() == [1, -2]

@@ -62,6 +62,7 @@ def open_fake_engine(
     page_count: int = 1024,
     step_seconds: float = 0.01,
     free_rows: int = 0,
+    embedding_dim: int = 0,
     score: Score = varied_score,
     template: str | None = FAKE_TEMPLATE,
 ) -> tuple[EngineBlock, FakeDevice]:
@@ -74,6 +75,7 @@ def open_fake_engine(
         page_size=options.page_size,
         page_count=page_count,
         free_rows=free_rows,
+        embedding_dim=embedding_dim,
     )
     device = FakeDevice(script, info, step_seconds, score)
     chat_template = None if template is None else ChatTemplate(template, bos_token="", eos_token="<|eos|>")
