@@ -194,3 +194,19 @@ def test_jobs_are_done_one_after_another_and_abandoned_ones_let_matchers_alone()
     assert told == [first, second]
     assert first.masks.tolist() == [[9, 9]]
     assert second.masks.tolist() == [[2, 2]]
+
+
+def test_the_thread_of_a_filler_that_nobody_closes_ends_with_it() -> None:
+    told = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def tell(job: MaskJob) -> None:
+        threads.append(threading.current_thread())
+        told.set()
+
+    filler = MaskFiller()
+    filler.submit(MaskJob([], new_masks(0, 40), tell))
+    assert told.wait(TIMEOUT_S)
+    del filler
+    threads[0].join(TIMEOUT_S)
+    assert not threads[0].is_alive()

@@ -6,6 +6,7 @@ Owns: MaskFiller, its thread, and which rows have the same mask. Must not know: 
 from __future__ import annotations
 
 import threading
+import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -58,7 +59,8 @@ class MaskJob:
                 if self.abandoned:
                     break
                 matcher.fill_mask(memoryview(mask))
-        except BaseException as error:  # whatever it is, it is the step that fails of it
+        # whatever it is, it is the step that fails of it, and not this thread; it is no task, so there are no Cancelled
+        except BaseException as error:  # noqa: ASYNC103
             self.error = error
         self.told(self)
 
@@ -69,6 +71,8 @@ class MaskFiller:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[MaskJob | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        # also of one that nobody closes
+        self._end = weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, job: MaskJob) -> None:
         if self._thread is None:
@@ -79,9 +83,7 @@ class MaskFiller:
 
     def close(self) -> None:
         """End the thread after the jobs that it has. Does not wait for that. Idempotent."""
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread = None
+        self._end()
 
 
 def _work(jobs: SimpleQueue[MaskJob | None]) -> None:
