@@ -12,6 +12,9 @@ import attrs
 
 from trioserve.step import StepPlan, StepResult
 
+KvType = Literal["float16", "float32", "int8"]
+"""What a device may store keys and values as."""
+
 
 @attrs.frozen(kw_only=True)
 class DeviceInfo:

@@ -78,11 +78,12 @@ EXPORT const char* trioserve_level(int i) { return i >= 0 && i < level_count ? l
 
 // A decoder without weights; null if it can't be made, and why is in `failure`.
 EXPORT Decoder* trioserve_decoder_new(const Spec* spec, const double* frequencies, const uint8_t* has_window,
-                                      int page_count, int threads, const char* level, int* failure) {
+                                      int page_count, int kv_type, int threads, const char* level, int* failure) {
   try {
     const Level* found = find_level(level);
-    if (!found || !Decoder::supports(*spec)) throw std::invalid_argument("no such level, or no such heads");
-    return new Decoder(*spec, frequencies, has_window, page_count, threads, *found);
+    if (!found || !Decoder::supports(*spec) || kv_type < 0 || kv_type >= KV_TYPES)
+      throw std::invalid_argument("no such level, heads, or type");
+    return new Decoder(*spec, frequencies, has_window, page_count, (KvType)kv_type, threads, *found);
   } catch (...) {
     *failure = failure_of_current_exception();
     return nullptr;
@@ -105,6 +106,11 @@ EXPORT size_t trioserve_decoder_weight_bytes(const Decoder* decoder) {
   return const_cast<Decoder*>(decoder)->weights().bytes();
 }
 
+// Bytes of a page of keys and values in one layer.
+EXPORT size_t trioserve_page_bytes(int kv_type, int kv_heads, int head_dim) {
+  return page_bytes((KvType)kv_type, kv_heads, head_dim);
+}
+
 EXPORT int trioserve_decoder_run(Decoder* decoder, const Step* step) {
   try {
     return (int)decoder->run(*step);
@@ -121,5 +127,8 @@ EXPORT void trioserve_decoder_masks_filled(Decoder* decoder, int64_t ticket, int
 
 // Bytes of a row of `width` values of a kind; 0 if there is no such kind or no such row.
 EXPORT size_t trioserve_row_bytes(int kind, int width) { return row_bytes((Kind)kind, width); }
+
+// Bytes that a matrix takes when it is packed.
+EXPORT size_t trioserve_packed_bytes(int kind, int rows, int width) { return packed_bytes((Kind)kind, rows, width); }
 
 }  // extern "C"

@@ -8,6 +8,7 @@
 // has weight 0, which adds nothing, not even a rounding.
 #pragma once
 
+#include "kv.h"
 #include "level.h"
 #include "rows.h"
 #include "shapes.h"
@@ -28,34 +29,37 @@ constexpr int QUERIES_AT_ONCE = 2, PAGES_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
 #endif
 
 // scores[q][page] = queries[q] . keys[page], Q queries and P pages of keys [head_dim][PAGE]
-template <int Q, int P>
-static void score_tile(const float* const* queries, const uint16_t* const* keys, int head_dim, float* scores) {
+template <class Kv, int Q, int P>
+static void score_tile(const float* const* queries, const typename Kv::Item* const* keys, int head_dim, float* scores) {
   F sums[Q][P];
   for (int q = 0; q < Q; q++)
     for (int p = 0; p < P; p++) sums[q][p] = all(0.0f);
   for (int d = 0; d < head_dim; d++) {
     F key[P];
-    for (int p = 0; p < P; p++) key[p] = load_half(keys[p] + d * PAGE);
+    for (int p = 0; p < P; p++) key[p] = Kv::load(keys[p] + d * PAGE);
     for (int q = 0; q < Q; q++) {
       const F query = all(queries[q][d]);
       for (int p = 0; p < P; p++) sums[q][p] = fma(query, key[p], sums[q][p]);
     }
   }
   for (int q = 0; q < Q; q++)
-    for (int p = 0; p < P; p++) store(scores + q * CHUNK_TOKENS + p * PAGE, sums[q][p]);
+    for (int p = 0; p < P; p++) {
+      if constexpr (Kv::SCALED) sums[q][p] = mul(sums[q][p], load(Kv::key_scales(keys[p], head_dim)));
+      store(scores + q * CHUNK_TOKENS + p * PAGE, sums[q][p]);
+    }
 }
 
 // totals[q] = totals[q] * factors[q] + weights[q] . values, for V vectors of the head; values of pages [PAGE][head_dim]
-template <int Q, int V>
-static void value_tile(const float* weights, const float* factors, const uint16_t* const* values, int tokens,
+template <class Kv, int Q, int V>
+static void value_tile(const float* weights, const float* factors, const typename Kv::Item* const* values, int tokens,
                        int head_dim, float* totals, int stride) {
   F sums[Q][V];
   for (int q = 0; q < Q; q++)
     for (int v = 0; v < V; v++) sums[q][v] = mul(load(totals + q * stride + v * LANES), all(factors[q]));
   for (int t = 0; t < tokens; t++) {
-    const uint16_t* row = values[t / PAGE] + (t % PAGE) * head_dim;
+    const typename Kv::Item* row = values[t / PAGE] + (t % PAGE) * head_dim;
     F value[V];
-    for (int v = 0; v < V; v++) value[v] = load_half(row + v * LANES);
+    for (int v = 0; v < V; v++) value[v] = Kv::load(row + v * LANES);
     for (int q = 0; q < Q; q++) {
       const F weight = all(weights[q * CHUNK_TOKENS + t]);
       for (int v = 0; v < V; v++) sums[q][v] = fma(weight, value[v], sums[q][v]);
@@ -79,22 +83,22 @@ INLINE void with_count(int count, Call call) {
   call(Count<N>());
 }
 
-template <int Q>
-static void score_pages(const float* const* queries, const uint16_t* const* keys, int pages, int head_dim,
+template <class Kv, int Q>
+static void score_pages(const float* const* queries, const typename Kv::Item* const* keys, int pages, int head_dim,
                         float* scores) {
   for (int p = 0; p < pages; p += PAGES_AT_ONCE)
     with_count<PAGES_AT_ONCE>(
-        pages - p, [&](auto some) { score_tile<Q, some.value>(queries, keys + p, head_dim, scores + p * PAGE); });
+        pages - p, [&](auto some) { score_tile<Kv, Q, some.value>(queries, keys + p, head_dim, scores + p * PAGE); });
 }
 
-template <int Q>
-static void add_values(const float* weights, const float* factors, const uint16_t* const* values, int tokens,
+template <class Kv, int Q>
+static void add_values(const float* weights, const float* factors, const typename Kv::Item* const* values, int tokens,
                        int head_dim, float* totals, int stride) {
   for (int d = 0; d < head_dim; d += VECTORS_AT_ONCE * LANES) {
-    const uint16_t* from[CHUNK_PAGES] = {};
+    const typename Kv::Item* from[CHUNK_PAGES] = {};
     for (int p = 0; p * PAGE < tokens; p++) from[p] = values[p] + d;
     with_count<VECTORS_AT_ONCE>((head_dim - d) / LANES, [&](auto some) {
-      value_tile<Q, some.value>(weights, factors, from, tokens, head_dim, totals + d, stride);
+      value_tile<Kv, Q, some.value>(weights, factors, from, tokens, head_dim, totals + d, stride);
     });
   }
 }
@@ -142,8 +146,9 @@ INLINE float soften(float* scores, int first, int last, float cap, float& maximu
 }
 
 // Take one chunk of keys into the running sums of `count` queries.
+template <class Kv>
 static void attend_chunk(const float* const* queries, const int* first, const int* last, int count,
-                         const uint16_t* const* keys, const uint16_t* const* values, int tokens,
+                         const typename Kv::Item* const* keys, const typename Kv::Item* const* values, int tokens,
                          const AttentionShape& shape, float* sums) {
   const int head_dim = shape.head_dim, stride = shape.state_floats(), pages = (tokens + PAGE - 1) / PAGE;
   alignas(64) float scores[QUERIES_AT_ONCE * CHUNK_TOKENS];
@@ -152,7 +157,7 @@ static void attend_chunk(const float* const* queries, const int* first, const in
     const int some = count - start < QUERIES_AT_ONCE ? count - start : QUERIES_AT_ONCE;
     float* state = sums + (size_t)start * stride;
     with_count<QUERIES_AT_ONCE>(some, [&](auto queries_here) {
-      score_pages<queries_here.value>(queries + start, keys, pages, head_dim, scores);
+      score_pages<Kv, queries_here.value>(queries + start, keys, pages, head_dim, scores);
     });
     int seen = 0;
     for (int q = 0; q < some; q++) {
@@ -160,16 +165,22 @@ static void attend_chunk(const float* const* queries, const int* first, const in
       const int from = first[start + q], to = last[start + q] < tokens ? last[start + q] : tokens;
       factors[q] = soften(scores + q * CHUNK_TOKENS, from, to, shape.soft_cap, own[0], own[1]);
       if (from < to && to > seen) seen = to;
+      if constexpr (Kv::SCALED)
+        for (int p = 0; p < pages; p++) {
+          float* weights = scores + q * CHUNK_TOKENS + p * PAGE;
+          store(weights, mul(load(weights), load(Kv::value_scales(values[p], head_dim))));
+        }
     }
     with_count<QUERIES_AT_ONCE>(some, [&](auto queries_here) {
-      add_values<queries_here.value>(scores, factors, values, seen, head_dim, state + STATE_HEAD, stride);
+      add_values<Kv, queries_here.value>(scores, factors, values, seen, head_dim, state + STATE_HEAD, stride);
     });
   }
 }
 
 // One stretch of one block for one KV head, from nothing: states [rows x queries per KV head][state_floats].
-static void attend(const AttentionShape& shape, const AttentionRow* rows, int row_count, int shared_chunks,
-                   const uint16_t* layer_pages, int kv_head, int stretch, float* states) {
+template <class Kv>
+static void attend_to(const AttentionShape& shape, const AttentionRow* rows, int row_count, int shared_chunks,
+                      const uint8_t* layer_pages, int kv_head, int stretch, float* states) {
   const int per_row = shape.queries_per_head, count = row_count * per_row, stride = shape.state_floats();
   const float* queries[MOST_QUERIES];
   int first[MOST_QUERIES], last[MOST_QUERIES];
@@ -179,8 +190,8 @@ static void attend(const AttentionShape& shape, const AttentionRow* rows, int ro
     for (int i = 1; i < stride; i++) state[i] = 0.0f;
     queries[q] = rows[q / per_row].queries + (kv_head * per_row + q % per_row) * shape.head_dim;
   }
-  const size_t page = page_halves(shape.kv_heads, shape.head_dim);
-  const size_t head = (size_t)kv_head * 2 * PAGE * shape.head_dim;
+  const size_t part = part_bytes(Kv::TYPE, shape.head_dim), page = page_bytes(Kv::TYPE, shape.kv_heads, shape.head_dim);
+  const uint8_t* parts = layer_pages + part * (size_t)kv_head;
   for (int chunk = stretch * STRETCH_CHUNKS; chunk < (stretch + 1) * STRETCH_CHUNKS; chunk++) {
     const int start = chunk * CHUNK_TOKENS;
     for (int r = 0; r < row_count;) {
@@ -196,18 +207,25 @@ static void attend(const AttentionShape& shape, const AttentionRow* rows, int ro
       }
       if (tokens > CHUNK_TOKENS) tokens = CHUNK_TOKENS;
       if (tokens > 0) {
-        const uint16_t *keys[CHUNK_PAGES] = {}, *values[CHUNK_PAGES] = {};
+        const typename Kv::Item *keys[CHUNK_PAGES] = {}, *values[CHUNK_PAGES] = {};
         for (int p = 0; p * PAGE < tokens; p++) {
-          keys[p] = layer_pages + page * rows[r].pages[chunk * CHUNK_PAGES + p] + head;
+          keys[p] = (const typename Kv::Item*)(parts + page * (size_t)rows[r].pages[chunk * CHUNK_PAGES + p]);
           values[p] = keys[p] + PAGE * shape.head_dim;
         }
         const int q = r * per_row;
-        attend_chunk(queries + q, first + q, last + q, (end - r) * per_row, keys, values, tokens, shape,
-                     states + (size_t)q * stride);
+        attend_chunk<Kv>(queries + q, first + q, last + q, (end - r) * per_row, keys, values, tokens, shape,
+                         states + (size_t)q * stride);
       }
       r = end;
     }
   }
+}
+
+static void attend(const AttentionShape& shape, const AttentionRow* rows, int row_count, int shared_chunks,
+                   const uint8_t* layer_pages, int kv_head, int stretch, float* states) {
+  with_kv(shape.kv_type, [&](auto kv) {
+    attend_to<decltype(kv)>(shape, rows, row_count, shared_chunks, layer_pages, kv_head, stretch, states);
+  });
 }
 
 // Fold a stretch's state into the one before it.

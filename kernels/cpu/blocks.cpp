@@ -57,12 +57,11 @@ void Decoder::reserve(const Step& step) {
 }
 
 void Decoder::copy_pages(const Step& step) {
-  const size_t halves = page_halves(spec_.kv_heads, spec_.head_dim);
   for (int c = 0; c < step.copy_count; c++)
     for (int l = 0; l < spec_.layers; l++) {
-      uint16_t* pages = layer_pages(l);
-      memcpy(pages + halves * (size_t)step.copies[2 * c + 1], pages + halves * (size_t)step.copies[2 * c],
-             halves * sizeof(uint16_t));
+      uint8_t* pages = layer_pages(l);
+      memcpy(pages + page_bytes_ * (size_t)step.copies[2 * c + 1], pages + page_bytes_ * (size_t)step.copies[2 * c],
+             page_bytes_);
     }
 }
 

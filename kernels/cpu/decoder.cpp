@@ -17,27 +17,27 @@ constexpr int PIECE = 256;
 constexpr int FEW_ROWS = 12;
 // Rows of logits in memory at a time.
 constexpr int LOGIT_ROWS = 64;
-constexpr int MOST_HEAD_DIM = 256;
 constexpr int HEAD_PANELS_AT_ONCE = 4;
 
 int padded(int width) { return groups_of(width) * GROUP; }
 
 }  // namespace
 
-Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, int threads,
-                 const Level& level)
+Decoder::Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, KvType kv_type,
+                 int threads, const Level& level)
     : level_(level),
       team_(threads),
       weights_(spec),
       spec_(weights_.spec),
       page_count_(page_count),
-      layer_halves_(page_halves(spec.kv_heads, spec.head_dim) * (size_t)page_count),
+      kv_type_(kv_type),
+      page_bytes_(page_bytes(kv_type, spec.kv_heads, spec.head_dim)),
       x_stride_(padded(spec.embedding_dim)),
       q_stride_(padded(spec.heads * spec.head_dim)),
       h_stride_(padded(spec.feed_forward_dim)),
       logits_stride_(panels_of(spec.vocab_size) * PANEL),
       frequencies_(frequencies, frequencies + spec.rope_dim / 2),
-      pages_(layer_halves_ * (size_t)spec.layers * sizeof(uint16_t)),
+      pages_(page_bytes_ * (size_t)page_count * (size_t)spec.layers),
       q_((size_t)PIECE * q_stride_ * sizeof(float)),
       mixed_((size_t)PIECE * q_stride_ * sizeof(float)),
       h_((size_t)PIECE * h_stride_ * sizeof(float)),
@@ -190,7 +190,7 @@ void Decoder::keys_and_values(const LayerWeights& weights, int index, int member
     return scratch;
   });
   const int d = spec_.head_dim, panels = d / PANEL, half = spec_.rope_dim / 2;
-  uint16_t* pages = layer_pages(index);
+  uint8_t* pages = layer_pages(index);
   const auto add_bias = [&](const Vector& bias, int head, float* values) {
     if (!bias.empty()) level_.add_scaled(values, bias.data() + head * d, 1.0f, d);
   };
@@ -205,10 +205,10 @@ void Decoder::keys_and_values(const LayerWeights& weights, int index, int member
     const float* angles = angles_.as<float>() + (size_t)row * spec_.rope_dim;
     level_.rotate(values, angles, angles + half, spec_.rope_dim, spec_.rope_interleaved);
   };
-  // where a token's keys of a head lie; its values follow
-  const auto page = [&](int row, int head) {
+  // what a token's page has of a head
+  const auto part = [&](int row, int head) {
     const AttentionRow& r = rows_[(size_t)row];
-    return pages + page_halves(spec_.kv_heads, d) * (size_t)r.pages[r.position / PAGE] + (size_t)head * 2 * PAGE * d;
+    return pages + page_bytes_ * (size_t)r.pages[r.position / PAGE] + part_bytes(kv_type_, d) * (size_t)head;
   };
   team_.share(member, spec_.heads + 2 * spec_.kv_heads, [&](int item) {
     if (item < spec_.heads) {
@@ -226,27 +226,31 @@ void Decoder::keys_and_values(const LayerWeights& weights, int index, int member
         add_bias(weights.k_bias, head, values);
         norm(weights.k_norm, values);
         rotate(row, values);
-        level_.store_key(values, d, rows_[(size_t)row].position % PAGE, page(row, head));
+        level_.store_key(kv_type_, values, d, rows_[(size_t)row].position % PAGE, part(row, head));
       });
     } else {
       const int head = item - spec_.heads - spec_.kv_heads;
       multiply(weights.v, head * panels, panels, tiles.tiles(), piece_count_, [&](int row, float* values) {
         add_bias(weights.v_bias, head, values);
-        level_.store_value(values, d, rows_[(size_t)row].position % PAGE, page(row, head) + PAGE * d);
+        level_.store_value(kv_type_, values, d, rows_[(size_t)row].position % PAGE, part(row, head));
       });
     }
   });
 }
 
 AttentionShape Decoder::attention_shape(const LayerWeights& weights) const {
-  return {spec_.kv_heads, spec_.head_dim, spec_.heads / spec_.kv_heads, spec_.attention_soft_cap,
-          weights.has_window ? spec_.sliding_window : 0};
+  return {spec_.kv_heads,
+          spec_.head_dim,
+          spec_.heads / spec_.kv_heads,
+          spec_.attention_soft_cap,
+          weights.has_window ? spec_.sliding_window : 0,
+          kv_type_};
 }
 
 void Decoder::attention(const LayerWeights& weights, int index, int member) {
   const AttentionShape shape = attention_shape(weights);
   const int stride = shape.state_floats(), per_row = shape.queries_per_head, d = spec_.head_dim;
-  const uint16_t* pages = layer_pages(index);
+  const uint8_t* pages = layer_pages(index);
   const int blocks = (int)blocks_.size();
   if (split_) {
     // most items of a stretch are alike, so the stretch is the outer number

@@ -73,8 +73,8 @@ enum class Outcome : int32_t {
 class Decoder {
  public:
   // `frequencies`: [rope_dim / 2], radians per position. Throws std::bad_alloc.
-  Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, int threads,
-          const Level& level);
+  Decoder(const Spec& spec, const double* frequencies, const uint8_t* has_window, int page_count, KvType kv_type,
+          int threads, const Level& level);
 
   // Whether the kernels are made for heads of this shape.
   static bool supports(const Spec& spec);
@@ -129,7 +129,9 @@ class Decoder {
   template <class Take>
   void multiply(const Matrix& matrix, int first_panel, int panels, const Tiles& tiles, int columns, Take take) const;
 
-  uint16_t* layer_pages(int index) const { return pages_.as<uint16_t>() + layer_halves_ * (size_t)index; }
+  uint8_t* layer_pages(int index) const {
+    return pages_.as<uint8_t>() + page_bytes_ * (size_t)page_count_ * (size_t)index;
+  }
   float* hidden(int row) const { return x_.as<float>() + (size_t)row * x_stride_; }
   AttentionShape attention_shape(const LayerWeights& weights) const;
 
@@ -138,7 +140,8 @@ class Decoder {
   Weights weights_;
   const Spec& spec_;
   const int page_count_;
-  const size_t layer_halves_;
+  const KvType kv_type_;
+  const size_t page_bytes_;
   const int x_stride_, q_stride_, h_stride_, logits_stride_;
   std::vector<double> frequencies_;
   Buffer pages_, x_, q_, mixed_, h_, partials_, angles_, logits_;

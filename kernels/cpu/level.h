@@ -25,6 +25,7 @@ struct AttentionShape {
   int kv_heads, head_dim, queries_per_head;
   float soft_cap;  // 0: none
   int window;      // 0: none
+  KvType kv_type;
 
   INLINE int state_floats() const { return STATE_HEAD + head_dim; }
 };
@@ -49,10 +50,10 @@ struct Level {
   void (*soft_cap)(float* x, int count, float cap);
   void (*add_scaled)(float* to, const float* from, float factor, int count);
   void (*rotate)(float* head, const float* cosines, const float* sines, int dim, bool interleaved);
-  void (*store_key)(const float* key, int head_dim, int offset, uint16_t* keys);
-  void (*store_value)(const float* value, int head_dim, int offset, uint16_t* values);
+  void (*store_key)(KvType, const float* key, int head_dim, int offset, uint8_t* part);
+  void (*store_value)(KvType, const float* value, int head_dim, int offset, uint8_t* part);
   void (*attend)(const AttentionShape&, const AttentionRow* rows, int row_count, int shared_chunks,
-                 const uint16_t* layer_pages, int kv_head, int stretch, float* states);
+                 const uint8_t* layer_pages, int kv_head, int stretch, float* states);
   void (*fold)(float* state, const float* next, int head_dim);
   void (*finish)(const float* state, int head_dim, float* out);
   int64_t (*sampler_scratch)(int32_t vocab);

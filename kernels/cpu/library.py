@@ -19,6 +19,8 @@ KINDS: Final = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12,
 """The kinds of weights that can be packed, with the numbers that GGUF files have for them."""
 PAGE_TOKENS: Final = 16
 """Tokens in a page of keys and values."""
+KV_TYPES: Final = ("float16", "float32", "int8")
+"""What keys and values may be stored as; the library knows them by their index."""
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh")
 """A spec's activation is an index in this."""
 
@@ -112,14 +114,16 @@ def load_library() -> ctypes.CDLL:
         raise NativeError(f"the native kernels can't be loaded: {error}") from error
     signatures: dict[str, tuple[type | None, Sequence[type]]] = {
         "level": (ctypes.c_char_p, (_I32,)),
-        "decoder_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _I32, _I32, ctypes.c_char_p, _POINTER)),
+        "decoder_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _I32, _I32, _I32, ctypes.c_char_p, _POINTER)),
         "decoder_delete": (None, (_POINTER,)),
         "decoder_set": (_I32, (_POINTER, ctypes.c_char_p, _I32, _I32, _POINTER)),
         "decoder_weight_bytes": (ctypes.c_size_t, (_POINTER,)),
+        "page_bytes": (ctypes.c_size_t, (_I32, _I32, _I32)),
         "decoder_run": (_I32, (_POINTER, _POINTER)),
         "decoder_interrupt": (None, (_POINTER,)),
         "decoder_masks_filled": (None, (_POINTER, ctypes.c_int64, _I32)),
         "row_bytes": (ctypes.c_size_t, (_I32, _I32)),
+        "packed_bytes": (ctypes.c_size_t, (_I32, _I32, _I32)),
         "dequantise": (None, (_I32, _POINTER, _I32, _I32, _POINTER)),
         "multiply": (_I32, (ctypes.c_char_p, _I32, _POINTER, _I32, _I32, _POINTER, _I32, _POINTER)),
     }
@@ -141,6 +145,31 @@ def levels() -> list[str]:
     return names
 
 
+def page_bytes(kv_type: str, kv_heads: int, head_dim: int) -> int:
+    """Bytes of a page of keys and values in one layer.
+
+    Args:
+        kv_type: one of KV_TYPES.
+        kv_heads: KV heads of the layer.
+        head_dim: values of a key, and of a value, in each of them.
+
+    Raises:
+        NativeError: as load_library.
+    """
+    size: int = load_library().trioserve_page_bytes(KV_TYPES.index(kv_type), kv_heads, head_dim)
+    return size
+
+
+def packed_bytes(kind: str, rows: int, width: int) -> int:
+    """Bytes that a matrix of a kind, one of KINDS, takes when it is packed.
+
+    Raises:
+        NativeError: as load_library.
+    """
+    size: int = load_library().trioserve_packed_bytes(KINDS[kind], rows, width)
+    return size
+
+
 def address(values: array[int] | array[float]) -> int:
     """Where an array's items lie, for as long as the array lives and does not grow."""
     return values.buffer_info()[0]
@@ -160,6 +189,7 @@ class NativeDecoder:
         windows: Sequence[bool],
         *,
         page_count: int,
+        kv_type: str,
         threads: int,
         level: str,
     ) -> None:
@@ -169,6 +199,7 @@ class NativeDecoder:
             frequencies: [rope_dim / 2] radians per position.
             windows: [layers] whether a layer sees no more than the sliding window.
             page_count: pages of PAGE_TOKENS tokens.
+            kv_type: what keys and values are stored as: one of KV_TYPES.
             threads: that compute, the caller's included.
             level: one of ``levels()``.
 
@@ -184,6 +215,7 @@ class NativeDecoder:
             address(own_frequencies),
             own_windows,
             page_count,
+            KV_TYPES.index(kv_type),
             threads,
             level.encode(),
             ctypes.byref(failure),

@@ -177,6 +177,10 @@ Format packed_format(Kind kind) {
   return kind == Kind::Q4_0 || kind == Kind::Q4_1 || kind == Kind::Q4_K ? Format::INT4 : Format::INT8;
 }
 
+size_t packed_bytes(Kind kind, int rows, int width) {
+  return panel_bytes(packed_format(kind), groups_of(width)) * (size_t)panels_of(rows);
+}
+
 void dequantise(Kind kind, const uint8_t* row, int width, float* out) {
   switch (kind) {
     case Kind::F32:

@@ -21,6 +21,9 @@ size_t row_bytes(Kind kind, int width);
 // others as INT8, of which Q8_0 exactly.
 Format packed_format(Kind kind);
 
+// How many bytes a matrix takes when it is packed.
+size_t packed_bytes(Kind kind, int rows, int width);
+
 // Values of one row.
 void dequantise(Kind kind, const uint8_t* row, int width, float* out);
 

@@ -44,32 +44,33 @@ EXPORT int trioserve_soft_cap(const char* level, float* x, int count, float cap)
 EXPORT int trioserve_store_halves(const char* level, const float* x, int count, uint16_t* halves) {
   const Level* found = find_level(level);
   if (!found) return 1;
-  found->store_value(x, count, 0, halves);
+  Buffer part(part_bytes(KvType::FLOAT16, count));
+  found->store_value(KvType::FLOAT16, x, count, 0, part.as<uint8_t>());
+  memcpy(halves, part.as<uint16_t>() + PAGE * count, count * sizeof *halves);
   return 0;
 }
 
 // Attention of one token to its sequence, for one KV head: queries and out are [queries][head_dim]. keys and values,
 // [tokens][head_dim], are put into pages first, and what is left of the last page gets the bits `stale`.
-EXPORT int trioserve_attend(const char* level, int queries, int head_dim, float soft_cap, int window, int tokens,
-                            const float* q, const float* keys, const float* values, int stale, float* out) {
+EXPORT int trioserve_attend(const char* level, int kv_type, int queries, int head_dim, float soft_cap, int window,
+                            int tokens, const float* q, const float* keys, const float* values, int stale, float* out) {
   const Level* found = find_level(level);
   if (!found) return 1;
-  const AttentionShape shape{1, head_dim, queries, soft_cap, window};
+  const AttentionShape shape{1, head_dim, queries, soft_cap, window, (KvType)kv_type};
   const int count = (tokens + PAGE - 1) / PAGE, stride = shape.state_floats();
-  const size_t page = page_halves(1, head_dim);
-  Buffer pages(page * count * sizeof(uint16_t)), table(count * sizeof(int32_t)),
-      states(2 * queries * stride * sizeof(float));
-  uint16_t* halves = pages.as<uint16_t>();
-  for (size_t i = 0; i < page * count; i++) halves[i] = (uint16_t)stale;
+  const size_t page = page_bytes(shape.kv_type, 1, head_dim);
+  Buffer pages(page * count), table(count * sizeof(int32_t)), states(2 * queries * stride * sizeof(float));
+  for (size_t i = 0; i < page * count / sizeof(uint16_t); i++) pages.as<uint16_t>()[i] = (uint16_t)stale;
   for (int i = 0; i < count; i++) table.as<int32_t>()[i] = i;
   for (int t = 0; t < tokens; t++) {
-    found->store_key(keys + (size_t)t * head_dim, head_dim, t % PAGE, halves + page * (t / PAGE));
-    found->store_value(values + (size_t)t * head_dim, head_dim, t % PAGE, halves + page * (t / PAGE) + PAGE * head_dim);
+    uint8_t* part = pages.as<uint8_t>() + page * (t / PAGE);
+    found->store_key(shape.kv_type, keys + (size_t)t * head_dim, head_dim, t % PAGE, part);
+    found->store_value(shape.kv_type, values + (size_t)t * head_dim, head_dim, t % PAGE, part);
   }
   const AttentionRow row{q, table.as<int32_t>(), tokens - 1};
   float *total = states.as<float>(), *next = total + queries * stride;
   for (int stretch = 0; stretch * STRETCH_TOKENS < tokens; stretch++) {
-    found->attend(shape, &row, 1, INT32_MAX, halves, 0, stretch, stretch ? next : total);
+    found->attend(shape, &row, 1, INT32_MAX, pages.as<uint8_t>(), 0, stretch, stretch ? next : total);
     for (int i = 0; stretch && i < queries; i++) found->fold(total + i * stride, next + i * stride, head_dim);
   }
   for (int i = 0; i < queries; i++) found->finish(total + i * stride, head_dim, out + i * head_dim);

@@ -26,18 +26,31 @@ static void rms_norm(const float* x, const float* weight, int width, float epsil
   for (int i = 0; i < padded; i += LANES) store(out + i, mul(mul(load(x + i), factor), load(weight + i)));
 }
 
+// How values become int8: as multiples of `size`, of which 127 are as much as the largest magnitude.
+struct Steps {
+  float size;
+  bool finite;
+  F per_unit;
+
+  INLINE I of(F x) const { return finite ? to_int(mul(x, per_unit)) : all(0); }
+};
+
+INLINE Steps steps_to(float most, bool finite) {
+  // A maximum would pass over a NaN: the size is what keeps values of which one is not finite from seeming sound.
+  const float size = finite ? most / 127.0f : __builtin_nanf("");
+  // by what underflows to nothing, nothing must be divided
+  return {size, finite, all(size > 1e-30f ? 127.0f / most : 0.0f)};
+}
+
 // Write a row into its column of a tile (see Tiling): each group as int8 multiples of its largest magnitude / 127.
 static void quantise(const float* x, int groups, int column, int width, int8_t* values, float* summaries) {
   for (int g = 0; g < groups; g++) {
     const F x0 = load(x + g * GROUP), x1 = load(x + g * GROUP + LANES);
     const float most = largest(max(abs(x0), abs(x1)));
-    // A maximum would pass over a NaN: the scale is what keeps a row of which a value is not finite from seeming sound.
     const F infinite = all(__builtin_inff());
     const bool finite = (bits(less(abs(x0), infinite)) & bits(less(abs(x1), infinite))) == 0xffff;
-    const float scale = finite ? most / 127.0f : __builtin_nanf("");
-    // by what underflows to nothing, nothing must be divided
-    const F inverse = all(scale > 1e-30f ? 127.0f / most : 0.0f);
-    const I q0 = finite ? to_int(mul(x0, inverse)) : all(0), q1 = finite ? to_int(mul(x1, inverse)) : all(0);
+    const Steps steps = steps_to(most, finite);
+    const I q0 = steps.of(x0), q1 = steps.of(x1);
     alignas(64) int8_t bytes[GROUP];
     store_bytes(bytes, q0);
     store_bytes(bytes + LANES, q1);
@@ -45,8 +58,8 @@ static void quantise(const float* x, int groups, int column, int width, int8_t* 
     int8_t* to = values + (size_t)g * GROUP * width + column * CHUNK;
     for (int i = 0; i < CHUNKS; i++) memcpy(to + i * CHUNK * width, bytes + i * CHUNK, CHUNK);
     float* summary = summaries + (size_t)g * SUMMARIES * width + column;
-    summary[0] = scale;
-    summary[width] = scale * (float)total;
+    summary[0] = steps.size;
+    summary[width] = steps.size * (float)total;
     memcpy(summary + 2 * width, &total, sizeof total);
   }
 }
@@ -117,20 +130,6 @@ static void rotate(float* head, const float* cosines, const float* sines, int di
     first = a * cosines[i] - b * sines[i];
     second = b * cosines[i] + a * sines[i];
   }
-}
-
-// Store one token's key, [head_dim], in column `offset` of the keys of a page, [head_dim][PAGE].
-static void store_key(const float* key, int head_dim, int offset, uint16_t* keys) {
-  for (int d = 0; d < head_dim; d += LANES) {
-    uint16_t halves[LANES];
-    store_half(halves, load(key + d));
-    for (int i = 0; i < LANES; i++) keys[(d + i) * PAGE + offset] = halves[i];
-  }
-}
-
-// Store one token's value, [head_dim], in row `offset` of the values of a page, [PAGE][head_dim].
-static void store_value(const float* value, int head_dim, int offset, uint16_t* values) {
-  for (int d = 0; d < head_dim; d += LANES) store_half(values + offset * head_dim + d, load(value + d));
 }
 
 }  // namespace LEVEL

@@ -19,6 +19,7 @@ constexpr int CHUNK = 4;
 constexpr int CHUNKS = GROUP / CHUNK;
 // Tokens per page of keys and values.
 constexpr int PAGE = 16;
+constexpr int MOST_HEAD_DIM = 256;
 
 // How a panel stores its values.
 //
@@ -79,7 +80,24 @@ constexpr int SUMMARIES = 3;
 // No level's tiles are wider.
 constexpr int MOST_TILE_COLUMNS = 12;
 
-// A page of one layer: for each KV head, keys as [head_dim][16 tokens] and values as [16 tokens][head_dim], float16.
-INLINE constexpr size_t page_halves(int kv_heads, int head_dim) { return (size_t)kv_heads * 2 * PAGE * head_dim; }
+// How keys and values are stored. INT8: multiples of the largest magnitude / 127 of a token's key or value in its head,
+// so that what is stored of a token depends on nothing but that token.
+enum class KvType : int32_t { FLOAT16 = 0, FLOAT32 = 1, INT8 = 2 };
+constexpr int KV_TYPES = 3;
+
+// A page of one layer has a part for each KV head: keys as [head_dim][16 tokens], then values as [16 tokens][head_dim].
+// With INT8 float32 scales follow, of the keys and of the values, [16 tokens] each.
+INLINE constexpr size_t part_bytes(KvType type, int head_dim) {
+  const size_t items = (size_t)2 * PAGE * head_dim;
+  if (type == KvType::FLOAT16) return items * sizeof(uint16_t);
+  if (type == KvType::FLOAT32) return items * sizeof(float);
+  return items + 2 * PAGE * sizeof(float);
+}
+// Where those scales begin in a part.
+INLINE constexpr size_t key_scales_at(int head_dim) { return (size_t)2 * PAGE * head_dim; }
+INLINE constexpr size_t value_scales_at(int head_dim) { return key_scales_at(head_dim) + PAGE * sizeof(float); }
+INLINE constexpr size_t page_bytes(KvType type, int kv_heads, int head_dim) {
+  return (size_t)kv_heads * part_bytes(type, head_dim);
+}
 
 }  // namespace trioserve

@@ -72,6 +72,7 @@ INLINE F load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si2
 INLINE void store_half(uint16_t* p, F a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+INLINE I load_bytes(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))}; }
 // the low bytes of the lanes
 INLINE void store_bytes(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a.v)); }
 
@@ -130,6 +131,10 @@ INLINE void store_half(uint16_t* p, F x) {
   constexpr int how = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, how));
   _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(x.b, how));
+}
+INLINE I load_bytes(const int8_t* p) {
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)),
+          _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8)))};
 }
 INLINE void store_bytes(int8_t* p, I x) {
   alignas(32) int32_t words[LANES];
@@ -248,6 +253,11 @@ INLINE F load_half(const uint16_t* p) {
   return r;
 }
 INLINE void store_half(uint16_t* p, F a) { EACH_LANE p[i] = float_to_half(a.v[i]); }
+INLINE I load_bytes(const int8_t* p) {
+  I r;
+  EACH_LANE r.v[i] = p[i];
+  return r;
+}
 INLINE void store_bytes(int8_t* p, I a) { EACH_LANE p[i] = (int8_t)a.v[i]; }
 
 #undef EACH_LANE

@@ -14,11 +14,6 @@ Vector read_vector(Kind kind, const uint8_t* data, int count) {
   return values;
 }
 
-// How many bytes a matrix takes.
-size_t packed_bytes(Kind kind, int rows, int width) {
-  return panel_bytes(packed_format(kind), groups_of(width)) * (size_t)panels_of(rows);
-}
-
 }  // namespace
 
 uint8_t* Weights::take(size_t bytes) {

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ("serve --graceful-timeout nan", "--graceful-timeout must not be negative, got nan."),
         ("serve --slow-reader-timeout 0", "--slow-reader-timeout"),
         ("generate x --device abacus", "'--device'"),
+        ("serve --kv-type int4", "'--kv-type'"),
         ("generate x -n 0", "-n must be at least 1, got 0."),
         ("generate x -n 16385", "-n must be at most 16384, got 16385."),
         ("generate x -n 2 --temperature 0", "-n must be 1 when using greedy sampling, got 2."),

@@ -399,7 +399,7 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
         *("--host", "localhost", "--max-connections", 7, "--max-body-size", 999, "--keep-alive-timeout", 5.5),
         *("--slow-reader-timeout", 3, "--graceful-timeout", 0, "--threads", 2, "--context-length", 100),
         *("--kv-tokens", 4096, "--max-batch-tokens", 64, "--max-running", 9, "--no-prefix-cache"),
-        *("--max-overtaken", 0.5),
+        *("--max-overtaken", 0.5, "--kv-type", "float32"),
         *("--max-n", 3, "--max-choices", 5, "--greedy-n", "replicate", "--max-queued", 6, "--device", "reference"),
         *("--prompt-lookup", "--lookup-tokens", 2, "--lookup-rows", 6),
     )
@@ -414,6 +414,7 @@ def test_flags_reach_the_options_that_they_name(settings: Settings, own_cache: P
     )
     assert http == expected
     assert (engine.threads, engine.context_length, engine.kv_tokens) == (2, 100, 4096)
+    assert engine.kv_type == "float32"
     assert (engine.max_batch_tokens, engine.max_running, engine.max_queued) == (64, 9, 6)
     assert (engine.limits.max_n, engine.limits.max_choices, engine.limits.greedy_n) == (3, 5, "replicate")
     assert (engine.prefix_cache, engine.device, engine.cache_dir) == (False, "reference", own_cache)

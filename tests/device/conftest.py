@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from trioserve.abc import KvType
 from trioserve.device.cpu import CpuDevice
 from trioserve.device.reference import ReferenceDevice
 from trioserve.model.loaded import LoadedModel
@@ -95,6 +96,7 @@ def open_cpu_device() -> Iterator[OpenCpuDevice]:
         *,
         page_count: int = 64,
         context_length: int | None = None,
+        kv_type: KvType = "float16",
         threads: int = 1,
         level: str | None = None,
     ) -> CpuDevice:
@@ -102,6 +104,7 @@ def open_cpu_device() -> Iterator[OpenCpuDevice]:
             random_model(model) if isinstance(model, DecoderSpec) else model,
             page_count=page_count,
             context_length=context_length,
+            kv_type=kv_type,
             threads=threads,
             level=level,
         )

@@ -13,7 +13,7 @@ import pytest
 from trioserve_kernels.cpu import library
 from trioserve_kernels.reference.sampler import log_probability, sample
 
-from trioserve.abc import Device
+from trioserve.abc import Device, KvType
 from trioserve.device.cpu import CpuDevice, unsupported
 from trioserve.errors import DeviceError, ParamError
 from trioserve.model.loaded import Float32Array, RawTensor
@@ -52,6 +52,18 @@ def test_it_is_a_device_and_says_what_it_holds(tiny_native: DecoderSpec, open_cp
     assert open_cpu_device(tiny_native, level="portable").info.name == "cpu (portable, 1 thread)"
 
 
+@pytest.mark.parametrize(
+    ("kv_type", "token_bytes"), [("float16", 2 * 16 * 2), ("float32", 2 * 16 * 4), ("int8", 2 * 20)]
+)
+def test_keys_and_values_take_the_memory_of_their_type(
+    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, kv_type: KvType, token_bytes: int
+) -> None:
+    info = open_cpu_device(tiny_native, page_count=5, kv_type=kv_type, level="portable").info
+    assert info.kv_bytes == 5 * 16 * tiny_native.layers * tiny_native.kv_heads * token_bytes
+    also = "" if kv_type == "float16" else f", {kv_type} keys and values"
+    assert info.name == f"cpu (portable, 1 thread{also})"
+
+
 def test_it_takes_the_fastest_level_of_the_machine(tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice) -> None:
     assert library.levels()[-1] == "portable"
     assert open_cpu_device(tiny_native).info.name == f"cpu ({library.levels()[0]}, 1 thread)"
@@ -76,6 +88,22 @@ def test_more_pages_than_there_is_memory_are_refused(tiny_native: DecoderSpec, o
     with pytest.raises(ParamError, match="kv_tokens is too large: the keys and values of 34359738352 tokens") as caught:
         open_cpu_device(attrs.evolve(tiny_native, head_dim=256, heads=64, kv_heads=64), page_count=2**31 - 1)
     assert caught.value.param == "kv_tokens"
+
+
+def test_weights_and_pages_together_must_fit_into_the_memory_that_the_process_may_use(
+    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = open_cpu_device(tiny_native).info
+    enough = info.weight_bytes + info.kv_bytes
+    monkeypatch.setattr("trioserve.device.limits.usable_memory", lambda: enough)
+    open_cpu_device(tiny_native)
+    monkeypatch.setattr("trioserve.device.limits.usable_memory", lambda: enough - 1)
+    with pytest.raises(ParamError, match="kv_tokens is too large") as caught:
+        open_cpu_device(tiny_native)
+    assert caught.value.param == "kv_tokens"
+    monkeypatch.setattr("trioserve.device.limits.usable_memory", lambda: info.weight_bytes - 1)
+    with pytest.raises(DeviceError, match=r"The model's weights take 0\.0 GB, and there are 0\.0 GB of memory"):
+        open_cpu_device(tiny_native)
 
 
 def test_loading_tells_its_progress_in_bytes(tiny_native: DecoderSpec) -> None:
@@ -203,11 +231,12 @@ def test_each_row_is_drawn_with_its_own_parameters(
             assert found == pytest.approx(expected, abs=2e-6, nan_ok=True)
 
 
+@pytest.mark.parametrize("kv_type", library.KV_TYPES)
 def test_copies_are_made_first_and_in_order(
-    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, some_tokens: SomeTokens
+    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, some_tokens: SomeTokens, kv_type: KvType
 ) -> None:
     prompt = some_tokens(6, 22)
-    device = open_cpu_device(tiny_native)
+    device = open_cpu_device(tiny_native, kv_type=kv_type)
     expected = device.logits(make_plan([Span(tokens=[*prompt, 9], pages=[0, 1], rows=[Row()])]))[22]
     # page 1 goes to 3 by way of 2, and is overwritten in the same step
     spans = [Span(tokens=[50], start=22, pages=[0, 1]), Span(tokens=[9], start=22, pages=[0, 3], rows=[Row()])]
@@ -271,6 +300,33 @@ def test_a_plan_that_no_scheduler_makes_is_refused_before_anything_is_touched(
     assert np.array_equal(device.logits(again)[0], expected)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("tokens", "seeds", "counters", "temperatures", "top_ps", "top_ks", "min_ps", "logprobs"),
+        *("spans.positions", "spans.starts", "spans.page_starts", "copies", "shared"),
+    ],
+)
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_plan_whose_arrays_do_not_fit_together_never_gets_to_the_native_code(
+    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, monkeypatch: pytest.MonkeyPatch, field: str, grows: bool
+) -> None:
+    device = open_cpu_device(tiny_native)
+    rows = [Row(), Row(seed=4, temperature=1.0)]
+    spans = [Span(tokens=[1, 2], pages=[0], rows=rows), Span(tokens=[3], pages=[1], rows=rows)]
+    plan = make_plan(spans, copies=[(1, 2)], shared=[(0, 1, 0)])
+    device.run(plan)
+    monkeypatch.setattr(library.NativeDecoder, "run", None)
+    owner = plan.spans if field.startswith("spans.") else plan if field in ("copies", "shared") else plan.rows
+    values = getattr(owner, field.removeprefix("spans."))
+    if grows:
+        values.append(values[-1])
+    else:
+        values.pop()
+    with pytest.raises(DeviceError, match=r"Step 0 failed: its arrays do not fit together\."):
+        device.run(plan)
+
+
 @pytest.mark.parametrize("value", [np.inf, 3e38, -np.inf])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_logits_that_are_not_finite_end_the_step(
@@ -284,15 +340,20 @@ def test_logits_that_are_not_finite_end_the_step(
 
 
 @pytest.mark.parametrize("level", library.levels() if library.library_path() else [])
-@pytest.mark.parametrize("embedding_dim", [48, 64, 33])
+@pytest.mark.parametrize(("embedding_dim", "kv_type"), [(48, "float16"), (64, "int8"), (33, "float32"), (33, "int8")])
 def test_a_broken_sequence_does_not_reach_its_neighbours(
-    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, some_tokens: SomeTokens, embedding_dim: int, level: str
+    tiny_native: DecoderSpec,
+    open_cpu_device: OpenCpuDevice,
+    some_tokens: SomeTokens,
+    embedding_dim: int,
+    kv_type: KvType,
+    level: str,
 ) -> None:
     spec = attrs.evolve(tiny_native, embedding_dim=embedding_dim)
     weights = Changed(spec, changes={"embedding": lambda embedding: embedding[96].fill(np.nan)})
-    device = open_cpu_device(attrs.evolve(random_model(spec), weights=weights), level=level)
+    device = open_cpu_device(attrs.evolve(random_model(spec), weights=weights), kv_type=kv_type, level=level)
     healthy = Span(tokens=[token % 96 for token in some_tokens(1, 21)], pages=[0, 1], rows=[Row()])
-    expected = open_cpu_device(spec, level=level).logits(make_plan([healthy]))[20]
+    expected = open_cpu_device(spec, kv_type=kv_type, level=level).logits(make_plan([healthy]))[20]
     broken = Span(tokens=[96] * 20, pages=[2, 3], rows=[])
     assert np.array_equal(device.logits(make_plan([healthy, broken]))[20], expected)
     assert np.array_equal(device.logits(make_plan([broken, healthy]))[40], expected)

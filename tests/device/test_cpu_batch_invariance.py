@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trioserve_kernels.cpu.library import levels, library_path
 
+from trioserve.abc import KvType
 from trioserve.device.cpu import CpuDevice
 from trioserve.model.spec import DecoderSpec, Rope
 from trioserve.step import StepPlan
@@ -64,6 +65,13 @@ SPECS = {
         attention_soft_cap=3.0,
     ),
 }
+CASES: list[tuple[str, KvType]] = [
+    ("nine heads on three", "float16"),
+    ("nine heads on three", "float32"),
+    ("nine heads on three", "int8"),
+    ("window and caps", "float16"),
+    ("window and caps", "int8"),
+]
 LEVELS = levels() if library_path() else [""]
 VARIANTS = [(level, threads) for level in LEVELS for threads in (1, 2, 3)]
 # the others were compared with these for one sequence
@@ -100,12 +108,13 @@ class Alone:
         return self._known[key]
 
 
-@pytest.fixture(scope="module", params=SPECS)
+@pytest.fixture(scope="module", params=CASES, ids=str)
 def devices(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, int], CpuDevice]]:
     """Devices of one model, by level and threads."""
-    model = random_model(SPECS[request.param])
+    name, kv_type = request.param
+    model = random_model(SPECS[name])
     opened = {
-        (level, threads): CpuDevice.load(model, page_count=PAGE_COUNT, threads=threads, level=level)
+        (level, threads): CpuDevice.load(model, page_count=PAGE_COUNT, kv_type=kv_type, threads=threads, level=level)
         for level, threads in VARIANTS
     }
     yield opened

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
-from trioserve_kernels.cpu.library import library_path
+from trioserve_kernels.cpu.library import KV_TYPES, library_path
 
 from trioserve.device.cpu import CpuDevice
 from trioserve.device.reference import ReferenceDevice
@@ -70,6 +70,16 @@ def test_a_feature_agrees_with_the_dense_decoder(
         assert relative(plain, expected) > EFFECT
 
 
+def test_keys_and_values_of_every_type_agree_with_the_dense_decoder(
+    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, some_tokens: Callable[..., list[int]]
+) -> None:
+    tokens = some_tokens(1, 34)
+    expected = dense_logits(tiny_native, RandomWeights(tiny_native), tokens)
+    found = [all_logits(open_cpu_device(tiny_native, kv_type=kv_type), tokens) for kv_type in KV_TYPES]
+    assert max(relative(logits, expected) for logits in found) < NOISE
+    assert len({logits.tobytes() for logits in found}) == len(KV_TYPES)
+
+
 def test_the_head_applies_its_scale_before_its_cap(tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice) -> None:
     plain = all_logits(open_cpu_device(tiny_native), [1, 2, 3])
     capped = all_logits(open_cpu_device(attrs.evolve(tiny_native, logit_scale=0.5, logit_soft_cap=2.0)), [1, 2, 3])
@@ -112,6 +122,18 @@ def test_every_kind_of_weights_goes_to_its_place(
     tokens = some_tokens(2, 20)
     found = all_logits(open_cpu_device(model), tokens)
     assert relative(found, dense_logits(spec, model.weights, tokens)) < NOISE
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
+def test_what_weights_will_take_is_known_before_they_are_packed(
+    tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, monkeypatch: pytest.MonkeyPatch, kind: str, tied: bool
+) -> None:
+    foreseen = []
+    monkeypatch.setattr("trioserve.device.cpu.check_memory", lambda tokens, kv, weights: foreseen.append(weights))
+    spec = attrs.evolve(tiny_native, embedding_dim=64, feed_forward_dim=96, tied_head=tied)
+    device = open_cpu_device(attrs.evolve(random_model(spec), weights=Stored(spec, kind=kind)))
+    assert foreseen == [device.info.weight_bytes]
 
 
 @pytest.mark.parametrize("window", [None, 100])

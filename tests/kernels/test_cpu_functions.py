@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from trioserve_kernels.cpu.library import levels, library_path
+from trioserve_kernels.cpu.library import KV_TYPES, levels, library_path
 
 from trioserve.testing.native import attend, gate, rms_norm, soft_cap, to_halves
 
@@ -91,9 +91,22 @@ def test_float16_keeps_what_is_not_a_number(level: str) -> None:
     assert np.isnan(to_halves(level, np.full(16, np.nan, np.float32)).view(np.float16)).all()
 
 
-def softmax_mean(queries: Array, keys: Array, values: Array, cap: float, window: int) -> npt.NDArray[np.float64]:
-    """Attention in float64, to keys and values that were stored as float16."""
-    keys, values = (np.asarray(part.astype(np.float16), np.float64) for part in (keys, values))
+def stored(x: Array, kv_type: str) -> npt.NDArray[np.float64]:
+    """What is left of keys or values, [T, D]."""
+    if kv_type == "int8":
+        most = np.abs(x).max(axis=1, keepdims=True)
+        scale = most / np.float32(127)
+        with np.errstate(divide="ignore", over="ignore"):
+            steps = np.rint(x * np.where(scale > np.float32(1e-30), np.float32(127) / most, np.float32(0)))
+        return np.asarray(steps.astype(np.float64) * scale)
+    return np.asarray(x.astype(kv_type), np.float64)
+
+
+def softmax_mean(
+    queries: Array, keys: Array, values: Array, *, cap: float = 0.0, window: int = 0, kv_type: str = "float16"
+) -> npt.NDArray[np.float64]:
+    """Attention in float64, to keys and values as they were stored."""
+    keys, values = stored(keys, kv_type), stored(values, kv_type)
     scores = queries.astype(np.float64) @ keys.T
     if cap:
         scores = cap * np.tanh(scores / cap)
@@ -105,15 +118,41 @@ def softmax_mean(queries: Array, keys: Array, values: Array, cap: float, window:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 257, 400])
 @pytest.mark.parametrize(("cap", "window"), [(0.0, 0), (2.0, 0), (0.0, 1), (0.0, 50), (3.0, 130), (0.0, 999)])
-def test_attention_is_a_softmax_over_what_may_be_seen(level: str, tokens: int, cap: float, window: int) -> None:
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_attention_is_a_softmax_over_what_may_be_seen(
+    level: str, tokens: int, cap: float, window: int, kv_type: str
+) -> None:
     for queries, dim in ((1, 16), (3, 64), (8, 48), (64, 16), (2, 96)):
         random = np.random.default_rng((tokens, dim))
         q = (dim**-0.5 * random.standard_normal((queries, dim))).astype(np.float32)
         keys, values = random.standard_normal((2, tokens, dim)).astype(np.float32)
-        found = attend(level, q, keys, values, soft_cap=cap, window=window)
-        assert np.abs(found - softmax_mean(q, keys, values, cap, window)).max() < 2e-6
+        found = attend(level, q, keys, values, soft_cap=cap, window=window, kv_type=kv_type)
+        expected = softmax_mean(q, keys, values, cap=cap, window=window, kv_type=kv_type)
+        assert np.abs(found - expected).max() < 2e-6
         # what else lies in the page has no part in it, even if it is not a number
-        assert np.array_equal(found, attend(LEVELS[0], q, keys, values, soft_cap=cap, window=window, stale=0x7E00))
+        again = attend(LEVELS[0], q, keys, values, soft_cap=cap, window=window, kv_type=kv_type, stale=0xFFFF)
+        assert np.array_equal(found, again)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("size", [1e-39, 1e-30, 1e-20, 1e20, 3e38])
+def test_int8_values_of_any_size_are_multiples_of_their_tokens_largest(level: str, size: float) -> None:
+    # keys of nothing: every token has the same weight, so one token's value comes back as it was stored
+    x = np.linspace(-1, 1, 48, dtype=np.float32)[np.newaxis] * np.float32(size)
+    nothing = np.zeros_like(x)
+    found = attend(level, nothing, nothing, x, kv_type="int8")
+    assert np.array_equal(found, stored(x, "int8").astype(np.float32))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_what_is_not_finite_does_not_become_finite_in_a_page(level: str, broken: float, kv_type: str) -> None:
+    x = np.ones((3, 32), np.float32)
+    x[1, 17] = broken
+    sound, zeros = np.ones((3, 32), np.float32), np.zeros((1, 32), np.float32)
+    assert not np.isfinite(attend(level, zeros, sound, x, kv_type=kv_type)[0, 17])
+    assert not np.isfinite(attend(level, sound[:1], x, sound, kv_type=kv_type)).all() or broken == -np.inf
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -126,16 +165,17 @@ def test_attention_stands_scores_of_any_size(level: str, size: float) -> None:
     # a score of 1e7 is known to 1 only: the largest one takes all, or some share it
     assert np.isfinite(found).all()
     if size <= 1e3:
-        assert np.abs(found - softmax_mean(q, keys, values, 0.0, 0)).max() < 1e-5 * max(1.0, size)
+        assert np.abs(found - softmax_mean(q, keys, values)).max() < 1e-5 * max(1.0, size)
     else:
         assert (np.abs(found) <= np.abs(values).max() * (1 + 1e-3)).all()
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_attention_does_not_depend_on_the_queries_beside_a_query(level: str) -> None:
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_attention_does_not_depend_on_the_queries_beside_a_query(level: str, kv_type: str) -> None:
     random = np.random.default_rng(6)
     q = random.standard_normal((7, 48)).astype(np.float32)
     keys, values = random.standard_normal((2, 190, 48)).astype(np.float32)
-    together = attend(level, q, keys, values)
+    together = attend(level, q, keys, values, kv_type=kv_type)
     for i in range(7):
-        assert np.array_equal(attend(level, q[i : i + 1], keys, values)[0], together[i])
+        assert np.array_equal(attend(level, q[i : i + 1], keys, values, kv_type=kv_type)[0], together[i])

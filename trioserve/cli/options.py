@@ -185,6 +185,12 @@ engine_options: Final = apply(
             show_default="4 full contexts, 32768 at most",
         ),
         engine_option(
+            "--kv-type",
+            "What keys and values are stored as; int8 takes half the memory of float16.",
+            type=click.Choice(["float16", "float32", "int8"]),
+            show_default="float16 on the CPU device, float32 on the reference device",
+        ),
+        engine_option(
             "--max-batch-tokens",
             "Tokens computed in one step at most.",
             type=int,

@@ -25,9 +25,11 @@ from trioserve_kernels.cpu.library import (
     NativeSpec,
     levels,
     load_library,
+    packed_bytes,
+    page_bytes,
 )
 
-from trioserve.abc import DeviceInfo, Progress, no_progress
+from trioserve.abc import DeviceInfo, KvType, Progress, no_progress
 from trioserve.device.frequencies import rope_frequencies
 from trioserve.device.limits import check_memory, resolve_context_length
 from trioserve.device.masks import MaskFiller, MaskJob, distinct, new_masks
@@ -40,7 +42,6 @@ from trioserve.step import StepPlan, StepResult
 BATCH_TOKENS: Final = 512
 FREE_ROWS: Final = 6
 """A step of so many rows takes less than twice as long as one of a single row, which mostly waits for memory."""
-FLOAT16_BYTES: Final = 2
 LANES: Final = 16
 """Widths that the kernels are made for are multiples of this."""
 MOST_HEAD_DIM: Final = 256
@@ -83,6 +84,7 @@ class CpuDevice:
         *,
         page_count: int,
         context_length: int | None = None,
+        kv_type: KvType = "float16",
         threads: int,
         level: str | None = None,
         progress: Progress = no_progress,
@@ -93,6 +95,8 @@ class CpuDevice:
             model: what to run; one that is not ``unsupported``.
             page_count: KV pages of 16 tokens in all.
             context_length: tokens per sequence at most; None: what the model was made for.
+            kv_type: what keys and values are stored as. Of int8, each token's key and its value in each KV head have a
+                scale of their own.
             threads: CPU threads.
             level: instruction set level; None: the fastest of the machine.
             progress: told the bytes read.
@@ -103,17 +107,20 @@ class CpuDevice:
         """
         spec = model.spec
         context_length = resolve_context_length(spec, context_length)
-        tokens = page_count * PAGE_TOKENS
-        kv_bytes = tokens * spec.layers * spec.kv_heads * spec.head_dim * 2 * FLOAT16_BYTES
-        check_memory(tokens, kv_bytes)
-        decoder, level = _new_decoder(spec, page_count, threads, level)
+        level = level or _fastest_level()
+        kv_bytes = page_count * spec.layers * page_bytes(kv_type, spec.kv_heads, spec.head_dim)
+        check_memory(page_count * PAGE_TOKENS, kv_bytes, _packed_bytes(model))
+        decoder = _new_decoder(spec, page_count, kv_type, threads, level)
         try:
             _pack(model, decoder, progress)
         except BaseException:
             decoder.close()
             raise
+        parts = [level, f"{threads} {'thread' if threads == 1 else 'threads'}"]
+        if kv_type != "float16":
+            parts.append(f"{kv_type} keys and values")
         info = DeviceInfo(
-            name=f"cpu ({level}, {threads} {'thread' if threads == 1 else 'threads'})",
+            name=f"cpu ({', '.join(parts)})",
             vocab_size=spec.vocab_size,
             context_length=context_length,
             page_size=PAGE_TOKENS,
@@ -161,6 +168,8 @@ class CpuDevice:
 
     def _run(self, plan: StepPlan, logits: npt.NDArray[np.float32] | None) -> StepResult:
         assert self._decoder is not None, "the device is closed"
+        if not _is_whole(plan):
+            raise DeviceError(f"Step {plan.number} failed: its arrays do not fit together.")
         changes, job = None, None
         if plan.rows.changes.rows:
             matchers, mask_indices = distinct(plan.rows.changes.matchers)
@@ -190,19 +199,35 @@ class CpuDevice:
                 self._decoder.masks_filled(ticket, ok=ok)
 
 
-def _new_decoder(spec: DecoderSpec, page_count: int, threads: int, level: str | None) -> tuple[NativeDecoder, str]:
-    """A decoder without weights, and its level."""
-    windows = [layer in spec.sliding_layers for layer in range(spec.layers)]
+def _is_whole(plan: StepPlan) -> bool:
+    """Whether the arrays of a plan are as long as each other's lengths say: the native code reads them by those."""
+    spans, rows = plan.spans, plan.rows
+    of_rows = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps, rows.logprobs)
+    return (
+        all(len(values) == len(rows.tokens) for values in of_rows)
+        and len(spans.positions) == len(spans.tokens)
+        and len(spans.starts) == len(spans.page_starts) > 0
+        and len(plan.copies) % 2 == len(plan.shared) % 3 == 0
+    )
+
+
+def _fastest_level() -> str:
     try:
-        level = level or levels()[0]
+        return levels()[0]
     except NativeError as error:
         raise DeviceError(f"The CPU device can't be used: {error}.") from error
+
+
+def _new_decoder(spec: DecoderSpec, page_count: int, kv_type: str, threads: int, level: str) -> NativeDecoder:
+    """A decoder without weights."""
+    windows = [layer in spec.sliding_layers for layer in range(spec.layers)]
     try:
-        decoder = NativeDecoder(
+        return NativeDecoder(
             _native_spec(spec),
             rope_frequencies(spec.rope),
             windows,
             page_count=page_count,
+            kv_type=kv_type,
             threads=threads,
             level=level,
         )
@@ -213,7 +238,6 @@ def _new_decoder(spec: DecoderSpec, page_count: int, threads: int, level: str | 
         ) from error
     except NativeError as error:
         raise DeviceError(f"The CPU device can't be made: {error}.") from error
-    return decoder, level
 
 
 def _native_spec(spec: DecoderSpec) -> NativeSpec:
@@ -238,6 +262,22 @@ def _native_spec(spec: DecoderSpec) -> NativeSpec:
         residual_scale=spec.residual_scale,
         logit_scale=spec.logit_scale,
     )
+
+
+def _packed_bytes(model: LoadedModel) -> int:
+    """What the matrices of a model take in a decoder, known before any is packed."""
+    size = 0
+    for name, shape in model.spec.weight_shapes().items():
+        if len(shape) == 1:
+            continue
+        raw = model.weights.raw(name)
+        is_embedding, tied = name == "embedding", model.spec.tied_head
+        if not is_embedding or tied:
+            size += packed_bytes(raw.kind, *shape)
+        # of a packed Q8_0 matrix, rows can be read as they were
+        if is_embedding and not (tied and raw.kind == "Q8_0"):
+            size += len(raw.data)
+    return size
 
 
 def _pack(model: LoadedModel, decoder: NativeDecoder, progress: Progress) -> None:

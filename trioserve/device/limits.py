@@ -1,13 +1,12 @@
-"""What a device may be asked to hold: how long a context, how many keys and values.
+"""What a device may be asked to hold: how long a context, how many keys and values, how large a model.
 
 Owns: the checks before anything is allocated. Must not know: tensors, pages.
 """
 
 from __future__ import annotations
 
-import os
-
-from trioserve.errors import ParamError
+from trioserve.device.machine import usable_memory
+from trioserve.errors import DeviceError, ParamError
 from trioserve.model.spec import DecoderSpec
 
 
@@ -26,12 +25,32 @@ def resolve_context_length(spec: DecoderSpec, requested: int | None) -> int:
     return requested
 
 
-def check_memory(tokens: int, size: int) -> None:
-    """Refuse what the machine has no memory for, instead of being ended by it when the pages are written."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > memory:
+def check_memory(tokens: int, kv_bytes: int, weight_bytes: int, *, memory: int | None = None) -> None:
+    """Refuse what the machine has no memory for, instead of being ended by it when the pages are written.
+
+    Args:
+        tokens: that the pages hold.
+        kv_bytes: that the pages take.
+        weight_bytes: that the weights take, before any are loaded.
+        memory: bytes in all; None asks the system.
+
+    Raises:
+        DeviceError: there is no memory for the weights.
+        ParamError: there is some, but not for so many pages.
+    """
+    if memory is None:
+        memory = usable_memory()
+    if weight_bytes > memory:
+        raise DeviceError(
+            f"The model's weights take {_gigabytes(weight_bytes)}, and there are {_gigabytes(memory)} of memory."
+        )
+    if weight_bytes + kv_bytes > memory:
         raise ParamError(
-            f"kv_tokens is too large: the keys and values of {tokens} tokens take {size / 1e9:,.1f} GB, "
-            f"and this machine has {memory / 1e9:,.1f} GB of memory.",
+            f"kv_tokens is too large: the keys and values of {tokens} tokens take {_gigabytes(kv_bytes)}, the model's "
+            f"weights {_gigabytes(weight_bytes)}, and there are {_gigabytes(memory)} of memory.",
             "kv_tokens",
         )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"

@@ -7,28 +7,19 @@ A *slot* holds one token: slot page * page_size + i is the i-th of a page.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from trioserve.device.limits import check_memory
 from trioserve.model.spec import DecoderSpec
-
-FLOAT32_BYTES = 4
 
 
 class KVPages:
     """Keys and values of every layer, in ``page_count`` pages of ``page_size`` tokens."""
 
     def __init__(self, spec: DecoderSpec, page_count: int, page_size: int, device: torch.device) -> None:
-        """
-        Raises:
-            ParamError: there is no memory for so many.
-        """
         shape = (spec.layers, page_count, page_size, spec.kv_heads, spec.head_dim)
-        check_memory(page_count * page_size, 2 * FLOAT32_BYTES * math.prod(shape))
         self._keys = torch.zeros(shape, device=device)
         """[layers, pages, page_size, kv_heads, head_dim] float32, after rope."""
         self._values = torch.zeros(shape, device=device)

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from trioserve.abc import DeviceInfo, Progress, no_progress
 from trioserve.device.decoder import TILE, Decoder, Tile
-from trioserve.device.limits import resolve_context_length
+from trioserve.device.limits import check_memory, resolve_context_length
 from trioserve.device.pages import KVPages
 from trioserve.device.rows import check_ids, draw_rows
 from trioserve.errors import DeviceError
 from trioserve.model.loaded import LoadedModel
+from trioserve.model.spec import DecoderSpec
 from trioserve.step import SpanArrays, StepPlan, StepResult
 
 Floats = npt.NDArray[np.float32]
@@ -67,6 +68,7 @@ class ReferenceDevice:
 
         Raises:
             ParamError: the model was not made for so long a context, or there is no memory for so many pages.
+            DeviceError: there is no memory for the weights.
         """
         spec = model.spec
         context_length = resolve_context_length(spec, context_length)
@@ -79,8 +81,10 @@ class ReferenceDevice:
             page_count=page_count,
             batch_tokens=4 * TILE,
             embedding_dim=spec.embedding_dim,
+            weight_bytes=_weight_bytes(spec),
+            kv_bytes=page_count * page_size * spec.layers * spec.kv_heads * spec.head_dim * 2 * FLOAT32_BYTES,
         )
-        # first, since it may be refused
+        check_memory(page_count * page_size, info.kv_bytes, info.weight_bytes)
         pages = KVPages(spec, page_count, page_size, device)
         return cls(Decoder(spec, _load_weights(model, device, progress)), pages, info, threads)
 
@@ -169,10 +173,14 @@ class ReferenceDevice:
             yield Tile(tokens[cut], positions[cut], own, contexts[cut])
 
 
+def _weight_bytes(spec: DecoderSpec) -> int:
+    return FLOAT32_BYTES * sum(math.prod(shape) for shape in spec.weight_shapes().values())
+
+
 def _load_weights(model: LoadedModel, device: torch.device, progress: Progress) -> dict[str, Tensor]:
     """Every weight as a float32 tensor, one after another, so that no more than one is in memory twice."""
     shapes = model.spec.weight_shapes()
-    total = FLOAT32_BYTES * sum(math.prod(shape) for shape in shapes.values())
+    total = _weight_bytes(model.spec)
     done = 0
     tensors: dict[str, Tensor] = {}
     for name, shape in shapes.items():

@@ -14,13 +14,13 @@ from types import TracebackType
 import trio
 
 from trioserve.abc import AsyncDevice, Device
+from trioserve.device.machine import default_threads
 from trioserve.engine.device_task import run_async_device, run_device
 from trioserve.engine.engine import Engine, ModelInfo
 from trioserve.engine.groupless import ChoiceEngine, GrouplessScheduler
 from trioserve.engine.groups import collapse, raise_alone
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.scheduler import Scheduler
-from trioserve.engine.threads import default_threads
 from trioserve.engine.ticket import Mailbox
 from trioserve.errors import ParamError
 from trioserve.model.cache import default_cache_dir
@@ -94,6 +94,8 @@ def _load_device(loaded: LoadedModel, options: EngineOptions, obstacle: str | No
     if options.device == "cpu" and obstacle is not None:
         raise ParamError(f"The device cpu can't run this model: {obstacle}.", "device")
     if options.device == "reference" or obstacle is not None:
+        if options.kv_type not in (None, "float32"):
+            raise ParamError(f"kv_type must be float32 on the reference device, got {options.kv_type}.", "kv_type")
         from trioserve.device.reference import ReferenceDevice
 
         return ReferenceDevice.load(
@@ -107,7 +109,12 @@ def _load_device(loaded: LoadedModel, options: EngineOptions, obstacle: str | No
     from trioserve.device.cpu import CpuDevice
 
     return CpuDevice.load(
-        loaded, page_count=page_count, context_length=context_length, threads=threads, progress=options.progress
+        loaded,
+        page_count=page_count,
+        context_length=context_length,
+        kv_type=options.kv_type or "float16",
+        threads=threads,
+        progress=options.progress,
     )
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 
-from trioserve.abc import DeviceInfo, Progress, no_progress
+from trioserve.abc import DeviceInfo, KvType, Progress, no_progress
 from trioserve.errors import ParamError
 from trioserve.params import Limits, at_least, is_finite
 from trioserve.sched.state import SchedulerOptions
@@ -53,6 +53,11 @@ def _one_of(names: Iterable[str]) -> Callable[[object, attrs.Attribute[str | Non
     return check
 
 
+def _check_kv_type(_: object, attribute: attrs.Attribute[str], kv_type: str) -> None:
+    if kv_type not in get_args(KvType):
+        raise ParamError(f"kv_type must be one of {', '.join(get_args(KvType))}, got {kv_type}.", "kv_type")
+
+
 def pick_seed() -> int:
     """A seed for a request that has none."""
     return secrets.randbits(PICKED_SEED_BITS)
@@ -76,6 +81,9 @@ class EngineOptions:
     """Tokens per KV page."""
     kv_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(2)))
     """Tokens that the KV pages hold in all; None: four full contexts, 32768 at most, one full context at least."""
+    kv_type: KvType | None = attrs.field(default=None, validator=attrs.validators.optional(_check_kv_type))
+    """What keys and values are stored as; None: float16 on the CPU device, float32 on the reference device, which can
+    do nothing else. int8 takes about half the memory of float16."""
     max_running: int = attrs.field(default=256, validator=at_least(1))
     """Choices that decode at once."""
     max_queued: int = attrs.field(default=2048, validator=at_least(1))

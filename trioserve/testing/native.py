@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 import numpy as np
 import numpy.typing as npt
-from trioserve_kernels.cpu.library import ACTIVATIONS, KINDS, load_library
+from trioserve_kernels.cpu.library import ACTIVATIONS, KINDS, KV_TYPES, load_library
 
 Array = npt.NDArray[np.float32]
 
@@ -112,16 +112,25 @@ def to_halves(level: str, x: Array) -> npt.NDArray[np.uint16]:
 
 
 def attend(
-    level: str, queries: Array, keys: Array, values: Array, *, soft_cap: float = 0.0, window: int = 0, stale: int = 0
+    level: str,
+    queries: Array,
+    keys: Array,
+    values: Array,
+    *,
+    kv_type: str = "float16",
+    soft_cap: float = 0.0,
+    window: int = 0,
+    stale: int = 0,
 ) -> Array:
     """[Q, D]: what the last of T tokens sees: queries [Q, D] of one KV head, keys and values [T, D].
 
-    ``stale`` are the bits that lie in the last page after the last token.
+    Keys and values are stored as ``kv_type``. ``stale`` are the bits, 16 at a time, that lie in the last page after the
+    last token.
     """
     count, dim = queries.shape
     out = _Output((count, dim))
-    options = (ctypes.c_float(soft_cap), window, len(keys))
-    _call("attend", level, count, dim, *options, *map(np.ascontiguousarray, (queries, keys, values)), stale, out)
+    shape, mask = (KV_TYPES.index(kv_type), count, dim), (ctypes.c_float(soft_cap), window, len(keys))
+    _call("attend", level, *shape, *mask, *map(np.ascontiguousarray, (queries, keys, values)), stale, out)
     return out.take()
 
 

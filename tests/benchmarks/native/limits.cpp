@@ -138,21 +138,21 @@ void products(int threads, Format format, const char* name) {
 }
 
 // One decoder head of `queries` queries over 64 pages of keys.
-void attention(int threads, int queries) {
+void attention(int threads, int queries, KvType kv_type, const char* name) {
   constexpr int PAGES = 64, HEAD_DIM = 64;
-  const AttentionShape shape{1, HEAD_DIM, queries, 0.0f, 0};
+  const AttentionShape shape{1, HEAD_DIM, queries, 0.0f, 0, kv_type};
   std::vector<Buffer> pages;
-  for (int i = 0; i < threads; i++) pages.emplace_back(PAGES * page_halves(1, HEAD_DIM) * sizeof(uint16_t));
+  for (int i = 0; i < threads; i++) pages.emplace_back(PAGES * page_bytes(kv_type, 1, HEAD_DIM));
   std::vector<int32_t> table(PAGES);
   for (int p = 0; p < PAGES; p++) table[p] = p;
   std::vector<float> q((size_t)queries * HEAD_DIM, 0.1f);
   char label[64];
-  snprintf(label, sizeof label, "attention_%d", queries);
+  snprintf(label, sizeof label, "attention_%s%d", name, queries);
   measure(label, threads, 2.0 * queries * PAGES * PAGE * HEAD_DIM, [&](int thread) {
     std::vector<float> states((size_t)queries * shape.state_floats());
     const AttentionRow row{q.data(), table.data(), PAGES * PAGE - 1};
     for (int stretch = 0; stretch < PAGES * PAGE / STRETCH_TOKENS; stretch++)
-      attend(shape, &row, 1, 0, pages[thread].as<uint16_t>(), 0, stretch, states.data());
+      attend(shape, &row, 1, 0, pages[thread].as<uint8_t>(), 0, stretch, states.data());
     asm volatile("" : : "m"(states[0]));
   });
 }
@@ -186,7 +186,9 @@ int main(int count, char** arguments) {
     float_limit(threads);
     products(threads, Format::INT4, "int4");
     products(threads, Format::INT8, "int8");
-    for (int queries : {1, 3, 6, 24}) attention(threads, queries);
+    for (int queries : {1, 3, 6, 24}) attention(threads, queries, KvType::FLOAT16, "");
+    for (int queries : {3, 24}) attention(threads, queries, KvType::FLOAT32, "float32_");
+    for (int queries : {3, 24}) attention(threads, queries, KvType::INT8, "int8_");
     sampler(threads);
   }
 }

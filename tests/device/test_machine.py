@@ -1,4 +1,4 @@
-"""How many threads a device gets, on machines that are made of files."""
+"""How many threads and how much memory a device gets, on machines that are made of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trioserve.engine.threads import default_threads
+from trioserve.device.machine import default_threads, usable_memory
 
 Machine = Callable[..., Path]
 
@@ -77,3 +77,33 @@ def test_a_quota_of_the_first_version_of_cgroups_counts_as_well(machine: Machine
 
 def test_this_machine_has_a_thread() -> None:
     assert 1 <= default_threads() <= (os.cpu_count() or 1)
+
+
+PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_memory_without_a_limit_is_what_the_machine_has(machine: Machine) -> None:
+    assert usable_memory(machine([])) == PHYSICAL
+    assert usable_memory(machine([], proc__self__cgroup="0::/", **{"sys__fs__cgroup__memory.max": "max"})) == PHYSICAL
+    too_much = {"proc__self__cgroup": "5:memory:/x", "sys__fs__cgroup__memory__x__memory.limit_in_bytes": str(2**63)}
+    assert usable_memory(machine([], **too_much)) == PHYSICAL
+    assert 0 < usable_memory() <= PHYSICAL
+
+
+def test_the_smallest_memory_limit_of_the_groups_around_counts(machine: Machine) -> None:
+    files = {
+        "proc__self__cgroup": "0::/kubepods/pod1/main",
+        "sys__fs__cgroup__kubepods__pod1__main__memory.max": "max",
+        "sys__fs__cgroup__kubepods__pod1__memory.max": "3000000",
+        "sys__fs__cgroup__kubepods__memory.max": "8000000",
+        "sys__fs__cgroup__elsewhere__memory.max": "1000",
+    }
+    assert usable_memory(machine([], **files)) == 3000000
+
+
+def test_a_container_that_sees_only_its_own_group_finds_its_limit_at_the_top(machine: Machine) -> None:
+    files = {
+        "proc__self__cgroup": "4:cpu:/docker/x\n3:memory:/docker/x\n0::/docker/x",
+        "sys__fs__cgroup__memory__memory.limit_in_bytes": "5000000",
+    }
+    assert usable_memory(machine([], **files)) == 5000000

@@ -1,6 +1,7 @@
-"""How many threads a device gets when nobody says.
+"""What this process may use of its machine: cores and memory.
 
-Owns: default_threads, and where Linux tells what a process may use. Must not know: devices, flags.
+Owns: where Linux tells it, also of the control groups that containers and services are in. Must not know: devices,
+flags, models.
 """
 
 from __future__ import annotations
@@ -33,23 +34,39 @@ def default_threads(root: Path = Path("/"), cpus: Collection[int] | None = None)
     return max(1, int(min(cores, *_quotas(root))))
 
 
+def usable_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may use: what the machine has, or the limit of its cgroup, version 1 or 2, or
+    of one of the groups around that (``docker --memory``, limits of Kubernetes), if that is less.
+
+    Args:
+        root: where /proc and /sys are. What can't be read there sets no bound.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    files = _cgroup_files(root, "memory", v1=("memory.limit_in_bytes",), v2=("memory.max",))
+    # "max" is no bound; nor is what version 1 says for it, which is more than any machine has
+    return min([memory, *(int(limit) for (limit,) in files if limit.isdecimal())])
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """The bounds, in CPUs, of the cgroup that the process is in and of those around it."""
     yield float("inf")
+    for texts in _cgroup_files(root, "cpu", v1=("cpu.cfs_quota_us", "cpu.cfs_period_us"), v2=("cpu.max",)):
+        quota, _, period = " ".join(texts).partition(" ")
+        # "max" and "-1" are no bound
+        if quota.isdecimal() and period.isdecimal():
+            yield int(quota) / int(period)
+
+
+def _cgroup_files(root: Path, controller: str, *, v1: tuple[str, ...], v2: tuple[str, ...]) -> Iterator[list[str]]:
+    """What the files of a controller say, for the cgroup that the process is in and for each of those around it."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         path = PurePosixPath(group.lstrip("/"))
+        if controllers and controller not in controllers.split(","):
+            continue
         for inside in (path, *path.parents):
-            if not controllers:
-                quota, _, period = _read(root / "sys/fs/cgroup" / inside / "cpu.max").partition(" ")
-            elif "cpu" in controllers.split(","):
-                folder = root / "sys/fs/cgroup" / controllers / inside
-                quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-            else:
-                continue
-            # "max" and "-1" are no bound
-            if quota.isdecimal() and period.isdecimal():
-                yield int(quota) / int(period)
+            folder = root / "sys/fs/cgroup" / controllers / inside
+            yield [_read(folder / name) for name in (v1 if controllers else v2)]
 
 
 def _read(path: Path) -> str:
