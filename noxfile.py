@@ -105,6 +105,13 @@ def kernels(session: nox.Session, sanitizers: str) -> None:
 
 
 @nox.session
+def arm(session: nox.Session) -> None:
+    """Build the CPU kernels for 64-bit ARM too, and see under qemu that they give the same bits."""
+    session.install("cmake>=3.20", "ninja")
+    session.run("python", "tests/arm/run.py", *session.posargs)
+
+
+@nox.session
 def mutation(session: nox.Session) -> None:
     """Break the fan-out contract line by line, and see that its tests notice; arguments after -- select."""
     install(session, "tests")

@@ -10,6 +10,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include "decoder.h"
@@ -28,6 +31,18 @@ bool has_f16c() {
 }
 #endif
 
+#if defined(TRIOSERVE_DOTPROD)
+bool has_dotprod() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+  return true;  // every Mac with an ARM processor
+#else
+  return false;
+#endif
+}
+#endif
+
 // Those that this machine can run, the fastest first.
 const Level* levels[3];
 
@@ -40,6 +55,12 @@ int find_levels() {
 #endif
 #if defined(TRIOSERVE_AVX2)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) levels[count++] = &level_avx2;
+#endif
+#if defined(TRIOSERVE_DOTPROD)
+  if (has_dotprod()) levels[count++] = &level_dotprod;
+#endif
+#if defined(TRIOSERVE_NEON)
+  levels[count++] = &level_neon;
 #endif
   levels[count++] = &level_portable;
   return count;

@@ -24,49 +24,61 @@ constexpr float NOTHING = -1e30f;
 constexpr int QUERIES_AT_ONCE = 6, PAGES_AT_ONCE = 4, VECTORS_AT_ONCE = 4;
 #elif defined(__AVX2__)
 constexpr int QUERIES_AT_ONCE = 3, PAGES_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
+#elif defined(LEVEL_HAS_NEON)
+constexpr int QUERIES_AT_ONCE = 6, PAGES_AT_ONCE = 1, VECTORS_AT_ONCE = 1;
 #else
 constexpr int QUERIES_AT_ONCE = 2, PAGES_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
 #endif
 
+// Before a loop over what is to lie in registers: the compiler puts it there only if it unrolls the loop whole, and
+// gives up on that where 16 lanes take several of them.
+#define UNROLLED _Pragma("GCC unroll 24")
+
 // scores[q][page] = queries[q] . keys[page], Q queries and P pages of keys [head_dim][PAGE]
 template <class Kv, int Q, int P>
 static void score_tile(const float* const* queries, const typename Kv::Item* const* keys, int head_dim, float* scores) {
-  F sums[Q][P];
-  for (int q = 0; q < Q; q++)
-    for (int p = 0; p < P; p++) sums[q][p] = all(0.0f);
+  F sums[Q * P];
+  UNROLLED
+  for (int i = 0; i < Q * P; i++) sums[i] = all(0.0f);
   for (int d = 0; d < head_dim; d++) {
     F key[P];
+    UNROLLED
     for (int p = 0; p < P; p++) key[p] = Kv::load(keys[p] + d * PAGE);
+    UNROLLED
     for (int q = 0; q < Q; q++) {
       const F query = all(queries[q][d]);
-      for (int p = 0; p < P; p++) sums[q][p] = fma(query, key[p], sums[q][p]);
+      UNROLLED
+      for (int p = 0; p < P; p++) sums[q * P + p] = fma(query, key[p], sums[q * P + p]);
     }
   }
-  for (int q = 0; q < Q; q++)
-    for (int p = 0; p < P; p++) {
-      if constexpr (Kv::SCALED) sums[q][p] = mul(sums[q][p], load(Kv::key_scales(keys[p], head_dim)));
-      store(scores + q * CHUNK_TOKENS + p * PAGE, sums[q][p]);
-    }
+  UNROLLED
+  for (int i = 0; i < Q * P; i++) {
+    if constexpr (Kv::SCALED) sums[i] = mul(sums[i], load(Kv::key_scales(keys[i % P], head_dim)));
+    store(scores + i / P * CHUNK_TOKENS + i % P * PAGE, sums[i]);
+  }
 }
 
 // totals[q] = totals[q] * factors[q] + weights[q] . values, for V vectors of the head; values of pages [PAGE][head_dim]
 template <class Kv, int Q, int V>
 static void value_tile(const float* weights, const float* factors, const typename Kv::Item* const* values, int tokens,
                        int head_dim, float* totals, int stride) {
-  F sums[Q][V];
-  for (int q = 0; q < Q; q++)
-    for (int v = 0; v < V; v++) sums[q][v] = mul(load(totals + q * stride + v * LANES), all(factors[q]));
+  F sums[Q * V];
+  UNROLLED
+  for (int i = 0; i < Q * V; i++) sums[i] = mul(load(totals + i / V * stride + i % V * LANES), all(factors[i / V]));
   for (int t = 0; t < tokens; t++) {
     const typename Kv::Item* row = values[t / PAGE] + (t % PAGE) * head_dim;
     F value[V];
+    UNROLLED
     for (int v = 0; v < V; v++) value[v] = Kv::load(row + v * LANES);
+    UNROLLED
     for (int q = 0; q < Q; q++) {
       const F weight = all(weights[q * CHUNK_TOKENS + t]);
-      for (int v = 0; v < V; v++) sums[q][v] = fma(weight, value[v], sums[q][v]);
+      UNROLLED
+      for (int v = 0; v < V; v++) sums[q * V + v] = fma(weight, value[v], sums[q * V + v]);
     }
   }
-  for (int q = 0; q < Q; q++)
-    for (int v = 0; v < V; v++) store(totals + q * stride + v * LANES, sums[q][v]);
+  UNROLLED
+  for (int i = 0; i < Q * V; i++) store(totals + i / V * stride + i % V * LANES, sums[i]);
 }
 
 template <int N>

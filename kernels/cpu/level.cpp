@@ -3,8 +3,9 @@
 #include "level.h"
 
 // A flag from outside must not put a level's instructions into another.
-#if (defined(LEVEL_IS_AVX512) != defined(__AVX512F__)) || \
-    ((defined(LEVEL_IS_AVX2) || defined(LEVEL_IS_AVX512)) != defined(__AVX2__))
+#if (defined(LEVEL_IS_AVX512) != defined(__AVX512F__)) ||                          \
+    ((defined(LEVEL_IS_AVX2) || defined(LEVEL_IS_AVX512)) != defined(__AVX2__)) || \
+    (defined(LEVEL_IS_DOTPROD) && !defined(__ARM_FEATURE_DOTPROD))
 #error "the compiler's flags are not those of this level"
 #endif
 

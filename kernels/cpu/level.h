@@ -72,5 +72,11 @@ extern const Level level_avx2;
 #if defined(TRIOSERVE_AVX512)
 extern const Level level_avx512;
 #endif
+#if defined(TRIOSERVE_NEON)
+extern const Level level_neon;
+#endif
+#if defined(TRIOSERVE_DOTPROD)
+extern const Level level_dotprod;
+#endif
 
 }  // namespace trioserve

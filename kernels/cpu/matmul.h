@@ -11,6 +11,12 @@
 #include "shapes.h"
 #include "simd.h"
 
+#if defined(LEVEL_HAS_NEON)
+#include "dots_neon.h"
+#elif !defined(__AVX2__)
+#include "dots_portable.h"
+#endif
+
 namespace trioserve {
 namespace LEVEL {
 
@@ -170,60 +176,37 @@ static void int8_panel(const uint8_t* panel, int groups, const int8_t* values, c
 
 #else
 
-constexpr int WIDEST_TILE = 4;
-
-// dot[row] += 4 products, for each of 16 rows
-INLINE void add_dot4(int32_t* dot, const int8_t* weights, const int8_t* activation) {
-#if defined(__ARM_FEATURE_DOTPROD)
-  int32_t word;
-  memcpy(&word, activation, sizeof word);
-  const int8x16_t all_rows = vreinterpretq_s8_s32(vdupq_n_s32(word));
-  for (int r = 0; r < PANEL; r += 4)
-    vst1q_s32(dot + r, vdotq_s32(vld1q_s32(dot + r), vld1q_s8(weights + CHUNK * r), all_rows));
-#else
-  for (int r = 0; r < PANEL; r++)
-    for (int k = 0; k < CHUNK; k++) dot[r] += weights[CHUNK * r + k] * activation[k];
-#endif
-}
-
 template <int W>
 static void int4_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
-  F result[W];
-  for (int c = 0; c < W; c++) result[c] = all(0.0f);
+  for (int c = 0; c < W; c++) store(out + c * PANEL, all(0.0f));
   for (int g = 0; g < groups; g++) {
-    int32_t dot[W][PANEL] = {};
-    for (int i = 0; i < CHUNKS; i++) {
-      int8_t weights[PANEL * CHUNK];
-      for (int j = 0; j < PANEL * CHUNK; j++) weights[j] = (int8_t)(panel[64 * (i / 2) + j] >> 4 * (i % 2) & 0x0f);
-      for (int c = 0; c < W; c++) add_dot4(dot[c], weights, values + CHUNK * (i * W + c));
-    }
+    I dot[W];
+    int4_dots<W>(panel, values, dot);
     const F scale = load_halves(panel + 256), minimum = load_halves(panel + 288);
     for (int c = 0; c < W; c++) {
-      result[c] = fma(to_float(load(dot[c])), mul(scale, all(summaries[c])), result[c]);
-      result[c] = fma(minimum, all(summaries[W + c]), result[c]);
+      const F result = fma(to_float(dot[c]), mul(scale, all(summaries[c])), load(out + c * PANEL));
+      store(out + c * PANEL, fma(minimum, all(summaries[W + c]), result));
     }
     panel += INT4_GROUP_BYTES;
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }
-  for (int c = 0; c < W; c++) store(out + c * PANEL, result[c]);
 }
 
 template <int W>
 static void int8_panel(const uint8_t* panel, int groups, const int8_t* values, const float* summaries, float* out) {
-  F result[W];
-  for (int c = 0; c < W; c++) result[c] = all(0.0f);
+  for (int c = 0; c < W; c++) store(out + c * PANEL, all(0.0f));
   for (int g = 0; g < groups; g++) {
-    const auto* bytes = (const int8_t*)panel + int8_values(g);
-    int32_t dot[W][PANEL] = {};
-    for (int i = 0; i < CHUNKS; i++)
-      for (int c = 0; c < W; c++) add_dot4(dot[c], bytes + 64 * i, values + CHUNK * (i * W + c));
+    I dot[W];
+    int8_dots<W>((const int8_t*)panel + int8_values(g), values, dot);
     const F scale = load_halves(panel + int8_scales(g));
-    for (int c = 0; c < W; c++) result[c] = fma(to_float(load(dot[c])), mul(scale, all(summaries[c])), result[c]);
+    for (int c = 0; c < W; c++) {
+      const F factor = mul(scale, all(summaries[c]));
+      store(out + c * PANEL, fma(to_float(dot[c]), factor, load(out + c * PANEL)));
+    }
     values += GROUP * W;
     summaries += SUMMARIES * W;
   }
-  for (int c = 0; c < W; c++) store(out + c * PANEL, result[c]);
 }
 
 #endif

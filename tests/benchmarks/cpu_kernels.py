@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 FLAGS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c",
     "avx2": "-mavx2 -mfma -mf16c",
+    "dotprod": "-DLEVEL_IS_DOTPROD -march=armv8.2-a+dotprod",
+    "neon": "-DLEVEL_IS_NEON",
     "portable": "",
 }
 Figures = dict[str, dict[int, float]]

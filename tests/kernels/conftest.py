@@ -20,13 +20,15 @@ import pytest
 HERE = Path(__file__).parent
 KERNELS = HERE.parent.parent / "kernels" / "cpu"
 FLAGS = ["-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared"]
-LEVELS = {
+ARM_LEVELS = {"portable": [], "neon": ["-DLEVEL_IS_NEON"]}
+X86_LEVELS = {
     "portable": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma", "-mf16c"],
 }
 NOT_FINITE, NOTHING_LEFT = 1, 2
 """Values of DrawStatus."""
+LEVELS = ARM_LEVELS if platform.machine() in ("aarch64", "arm64") else X86_LEVELS
 GUARD = 64
 """How many elements on either side of every array are watched."""
 
@@ -197,6 +199,8 @@ def mask_words(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
 
 def levels_here() -> list[str]:
     """The levels whose instructions this machine has."""
+    if LEVELS is ARM_LEVELS:
+        return list(LEVELS)
     if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists():
         return ["portable"]
     lines = Path("/proc/cpuinfo").read_text().splitlines()
