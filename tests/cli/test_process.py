@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -15,7 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+import httpx
+import openai
 import pytest
+import trustme
 
 from trioserve.cli import main
 from trioserve.testing.checkpoints import TinyLlama, write_tiny_gguf
@@ -90,6 +94,48 @@ def test_ctrl_c_ends_a_server_and_its_streams_within_a_second(
     assert rest.endswith(b"data: [DONE]\n\n")
     assert "POST /v1/completions" in errors()
     assert "Traceback" not in errors()
+
+
+def test_a_server_for_others_as_a_file_sets_it_up(
+    spawn: Spawn, errors: Callable[[], str], long_tiny: Path, tmp_path: Path
+) -> None:
+    ca = trustme.CA()
+    ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "cert.pem")
+    (tmp_path / "keys").write_text("secret\n")
+    config = tmp_path / "trioserve.toml"
+    config.write_text(
+        f"""
+        model = "{long_tiny}"
+        port = 0
+        threads = 1
+        tls-cert = "{tmp_path}/cert.pem"
+        api-key-file = "{tmp_path}/keys"
+        request-timeout = 0.5
+        log-format = "json"
+        """
+    )
+    server = spawn("serve", "--config", config)
+    address = address_of(server)
+    assert address.startswith("https://")
+    trusting = ssl.create_default_context()
+    ca.configure_trust(trusting)
+    with openai.OpenAI(
+        base_url=f"{address}/v1", api_key="secret", max_retries=0, http_client=httpx.Client(verify=trusting)
+    ) as client:
+        assert [model.id for model in client.models.list()] == ["tiny"]
+        with pytest.raises(openai.AuthenticationError) as refused:
+            client.with_options(api_key="guess").models.list()
+        assert refused.value.code == "invalid_api_key"
+        with pytest.raises(openai.APIStatusError) as late:
+            client.completions.create(model="tiny", prompt="go", n=2, max_tokens=8000, extra_body={"ignore_eos": True})
+        assert (late.value.status_code, late.value.code) == (504, "deadline_exceeded")
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(timeout=10) == 0
+    log = [json.loads(line) for line in errors().splitlines()]
+    # each when its exchange has ended, which may be after its client has gone on
+    assert sorted(line["status"] for line in log if line["logger"] == "trioserve.access") == [200, 401, 504]
+    assert "secret" not in errors()
+    assert "guess" not in errors()
 
 
 def test_ctrl_c_ends_generate_with_130(spawn: Spawn, errors: Callable[[], str], long_tiny: Path) -> None:
