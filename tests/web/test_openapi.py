@@ -161,6 +161,8 @@ async def test_the_document_has_the_bounds_of_the_model() -> None:
         last = schemas["TokenIds"]["items"]["maximum"]
         for prompt, status in (([last], 200), ([last + 1], 400)):
             assert (await server.ask("POST", TEXT, prompt=prompt)).status == status
+        assert schemas["DetokenizeRequest"]["properties"]["tokens"]["items"]["maximum"] == last
+        assert schemas["GenerateRequest"]["properties"]["token_ids"]["items"]["maximum"] == last
         for name in ("max_tokens", "min_tokens"):
             assert schemas["CompletionRequest"]["properties"][name]["anyOf"][0]["maximum"] == 64
         for name in ("max_tokens", "max_completion_tokens", "min_tokens"):

@@ -217,6 +217,8 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         _properties(schemas[name])["model"]["enum"] = list(served.models)
     for name in ("TokenizeRequest", "DetokenizeRequest", "GenerateRequest"):
         _given(_properties(schemas[name])["model"])["enum"] = list(served.models)
+    for name, ids in (("DetokenizeRequest", "tokens"), ("GenerateRequest", "token_ids")):
+        cast("Schema", _properties(schemas[name])[ids]["items"])["maximum"] = served.vocab_size - 1
     for name in ("ChatRequest", "CompletionRequest", "GenerateParams"):
         _set_bounds(_properties(schemas[name]), served)
     # only a chat of OpenAI's knows no best_of
