@@ -260,9 +260,12 @@ class SamplingParams:
             raise ParamError(
                 f"min_tokens must be at most max_tokens, {self.max_tokens}, got {self.min_tokens}.", "min_tokens"
             )
-        if self.min_tokens and self.structure is not None:
-            # what is complete has nothing to go on with
-            raise ParamError(f"min_tokens can't be given together with {self.structure.param}.", "min_tokens")
+        if self.structure is not None:
+            # A structured choice ends where it is complete: what is cut off before that is not what it must be, and
+            # what is complete has nothing to go on with.
+            for name in ("stop", "stop_token_ids", "ignore_eos", "min_tokens"):
+                if getattr(self, name):
+                    raise ParamError(f"{name} can't be given together with {self.structure.param}.", name)
 
     def _check_changes(self) -> None:
         _check_float("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)

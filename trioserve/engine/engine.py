@@ -22,6 +22,7 @@ from trioserve.engine.options import EngineOptions
 from trioserve.engine.prompts import Prompt, as_prompts, check_ids, encode, tokenize
 from trioserve.engine.scheduler import Scheduler
 from trioserve.engine.snapshot import EngineSnapshot
+from trioserve.engine.structures import Structures
 from trioserve.engine.ticket import Mailbox
 from trioserve.errors import EngineStoppingError, ParamError
 from trioserve.params import SamplingParams
@@ -71,6 +72,7 @@ class Engine:
         self.info = info
         self.options = options
         self.mailbox = mailbox
+        self.structures = Structures(model.tokenizer, info.vocab_size, options.compile_seconds)
         self.observers: tuple[Observer, ...] = ()
         self.leaving: AbortCause = "left"
         """What it means that a request is left before its end."""

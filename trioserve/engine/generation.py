@@ -26,7 +26,7 @@ from trioserve.engine.prompts import Prompt, as_prompts, encode_prediction
 from trioserve.engine.snapshot import RequestSnapshot
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
-from trioserve.errors import TrioserveError
+from trioserve.errors import ParamError, TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event
 from trioserve.params import SamplingParams
 from trioserve.text.parser import OutputFormat
@@ -180,6 +180,8 @@ class Generation(trio.abc.ReceiveChannel[Event]):
             prompts = [await self._tokenize(prompt, index) for index, prompt in enumerate(self._raw_prompts)]
             self._usage = [PromptUsage(index, tokens) for index, tokens in enumerate(prompts)]
             prediction = await self._tokenize_prediction()
+            structure = self.params.structure
+            matcher = None if structure is None else await self._engine.structures.compile(structure)
             fan_out = FanOut(
                 self.request_id,
                 self.params,
@@ -187,6 +189,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
                 prompts,
                 self._usage,
                 prediction,
+                matcher,
                 output=self._output,
             )
             if not self._is_free:
@@ -280,4 +283,6 @@ class Generation(trio.abc.ReceiveChannel[Event]):
                 self.cancel_choice(index)
             refusal = await receive_reply.receive()
         if refusal is not None:
+            if isinstance(refusal, ParamError) and self.params.structure is not None:
+                refusal.rename({"structure": self.params.structure.param})
             raise refusal

@@ -214,6 +214,8 @@ class GrouplessScheduler:
 
     def _refusal(self, submit: Submit) -> TrioserveError | None:
         """Why a request can't be taken, as far as that is known without the engine."""
+        if any(choice.matcher is not None for group in submit.groups for choice in group.choices):
+            return ParamError("This engine can't enforce a structure.", "structure")
         if any(group.prompt_logprobs for group in submit.groups):
             return ParamError("This engine gives no log-probabilities of prompts.", "prompt_logprobs")
         is_scored = any(choice.logprobs for group in submit.groups for choice in group.choices)

@@ -111,6 +111,9 @@ class EngineOptions:
     """How the model calls tools; "none": it can't. None: what its chat template shows."""
     reasoning_format: str | None = attrs.field(default=None, validator=_one_of(REASONING_FORMATS))
     """How it marks what it thinks before it answers; "none": thoughts are text. None: what its chat template shows."""
+    compile_seconds: float | None = attrs.field(default=10.0, validator=attrs.validators.optional(is_finite))
+    """How long compiling the structure of a request may take, in a thread. None: as long as it takes, and the event
+    loop waits, for tests in virtual time."""
     cache_dir: Path | None = None
     """Where fetched models are kept; None: ``~/.cache/trioserve``."""
     progress: Progress = no_progress

@@ -18,8 +18,8 @@ from trioserve.testing.tokenizer import EOS, ByteTokenizer
 from trioserve.text.template import ChatTemplate
 
 FAKE_MODEL = "tiny-chat"
-FAKE_OPTIONS = EngineOptions(pick_seed=lambda: 0, inline_characters=2**31)
-"""Unseeded choices get the seeds 0, 1, ...; and nothing is tokenized in a thread."""
+FAKE_OPTIONS = EngineOptions(pick_seed=lambda: 0, inline_characters=2**31, compile_seconds=None)
+"""Unseeded choices get the seeds 0, 1, ...; and nothing is tokenized or compiled in a thread."""
 FAKE_TEMPLATE = (
     "{% for message in messages %}<|turn|>{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant: {% endif %}"

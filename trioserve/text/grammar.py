@@ -148,6 +148,8 @@ class GrammarMatcher:
         Raises:
             StructureError: it can't go on.
         """
+        if token_id < 0:
+            raise StructureError("Nothing that the grammar demands can be drawn.")
         is_end = token_id in self._tokens.eos_ids
         if is_end and self._names_eos and not self._matcher.is_accepting():
             raise StructureError("The answer can't go on as its grammar demands.")
