@@ -200,7 +200,6 @@ def test_a_wrong_or_unserved_value_is_refused_by_name(kind: str, name: str, valu
         ("tool_choice", ["required", {"type": "function", "function": {"name": "f"}}, 1]),
         ("functions", [[{"name": "f"}]]),
         ("function_call", [{"name": "f"}]),
-        ("response_format", [{"type": "json_object"}, {"type": "text", "x": 1}, "text"]),
         # without logprobs; case logprobs-shape-and-inf
         ("top_logprobs", [-1, 2, 1000, False]),
         ("logprobs", [1, 0]),

@@ -71,6 +71,10 @@ FULLEST: dict[str, Any] = {
             {"role": "tool", "content": "x", "tool_call_id": "1"},
         ],
         "prediction": {"type": "content", "content": [{"type": "text", "text": "x"}]},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "description": "x", "schema": {}, "strict": True},
+        },
         "stream": True,
         "stream_options": {"include_usage": True},
         "stop_when": {"finished": 1},
@@ -101,6 +105,9 @@ FULLEST: dict[str, Any] = {
     "TokenizeRequest": {"model": MODEL, "prompt": "x"},
     "DetokenizeRequest": {"model": MODEL, "tokens": [1]},
 }
+STRUCTURED = {"structured_outputs": {"choice": ["x"]}}
+# what not every value of another field goes with
+SEPARATE = {"stop_when", "choice_params", "response_format"}
 # what a conversation is rendered with is the same for both
 CHAT_TO_TOKENIZE: dict[str, Any] = {
     name: value for name, value in FULLEST["ChatRequest"].items() if name in SCHEMAS["TokenizeRequest"]["properties"]
@@ -180,7 +187,7 @@ def test_the_fields_that_are_documented_are_those_that_are_read(kind: str, monke
     parse(kind, FULLEST[kind])
     if kind == "ChatRequest":
         # the other form of a field
-        parse(kind, {**FULLEST[kind], "tool_choice": NAMED})
+        parse(kind, {**FULLEST[kind], "tool_choice": NAMED, "response_format": None, **STRUCTURED})
     if kind == "TokenizeRequest":
         parse(kind, CHAT_TO_TOKENIZE)
     assert set(field_paths(SCHEMAS[kind])) == read
@@ -241,7 +248,7 @@ TOP = [(kind, name) for kind in ALL for name in SCHEMAS[kind]["properties"] if n
 
 @pytest.mark.parametrize(("kind", "name"), TOP)
 def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: str) -> None:
-    least = {key: value for key, value in FULLEST[kind].items() if key not in {"stop_when", "choice_params"}}
+    least = {key: value for key, value in FULLEST[kind].items() if key not in SEPARATE}
     if name in ("stream", "best_of"):
         least.pop("stream_options", None)
     if name == "best_of":
@@ -256,7 +263,9 @@ def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: 
     for value in [*VALUES, *bounds(SCHEMAS[kind]["properties"][name])]:
         if isinstance(value, float) and value in whole:
             continue
-        if (name, value) in (("stop_when", {}), ("choice_params", [{}] * 2), ("sampling_params", {"stop_when": {}})):
+        if (name, value) in (("stop_when", {}), ("structured_outputs", {}), ("choice_params", [{}] * 2)):
+            continue
+        if (name, value) == ("sampling_params", {"stop_when": {}}):
             continue
         # exactly one of the two is given, which is said in words
         if (kind, name, value) in (("TokenizeRequest", "prompt", None), ("TokenizeRequest", "messages", None)):
@@ -281,6 +290,11 @@ NESTED = [
     *[("ChatRequest", f"messages.0.content.0.{name}") for name in ("type", "text", "x")],
     *[("GenerateRequest", f"sampling_params.{name}") for name in SCHEMAS["GenerateParams"]["properties"]],
     ("GenerateRequest", "sampling_params.x"),
+    *[("ChatRequest", f"response_format.{name}") for name in ("type", "json_schema", "x")],
+    *[
+        ("ChatRequest", f"response_format.json_schema.{name}")
+        for name in ("name", "description", "schema", "strict", "x")
+    ],
     *[("ChatRequest", f"prediction.{name}") for name in ("type", "content", "content.0.type", "content.0.text", "x")],
 ]
 

@@ -187,7 +187,8 @@ def _draw(roster: Roster, choice: Choice, token_id: int) -> FinishReason | None:
     roster.totals.tokens_generated += 1
     sequence = choice.sequence
     finish: FinishReason | None = None
-    if token_id in choice.spec.stop_ids or choice.advance(token_id):
+    # in this order: the matcher knows whether this is where the choice may end
+    if choice.advance(token_id) or token_id in choice.spec.stop_ids:
         finish = "stop"
     elif sequence.length + 1 >= choice.end:
         finish = "length"

@@ -29,6 +29,7 @@ from trioserve.wire.options import (
 )
 from trioserve.wire.prompts import build_prompts, split_prompts
 from trioserve.wire.rendering import take_rendering
+from trioserve.wire.structured import take_response_format
 from trioserve.wire.tools import take_tools
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -53,6 +54,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
         logprobs=take_chat_logprobs(fields),
         prompt_logprobs=prompt_logprobs,
         prediction=take_prediction(fields),
+        response_format=take_response_format(fields),
     )
     return_token_ids = fields.flag("return_token_ids")
     limits.check(params, prompts=1)

@@ -25,7 +25,6 @@ CHAT: Final[Neutral] = {
     "moderation": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
-    "response_format": ({"type": "text"},),
     "verbosity": ("medium",),
     "web_search_options": (),
 }

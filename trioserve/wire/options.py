@@ -15,9 +15,11 @@ import attrs
 
 from trioserve.errors import ParamError
 from trioserve.params import INT32_MAX, MAX_LOGPROBS, ChoiceParams, SamplingParams, StopWhen
+from trioserve.structure import Structure
 from trioserve.wire.fields import Fields, shown
 from trioserve.wire.messages import take_content
 from trioserve.wire.neutral import STREAM_OPTIONS, take_neutral
+from trioserve.wire.structured import choose_structure, take_structured_outputs
 from trioserve.wire.prompts import build_token_ids
 
 _DEFAULTS: Final = SamplingParams()
@@ -70,10 +72,11 @@ def take_params(
     logprobs: int | None,
     prompt_logprobs: int | None,
     prediction: str | None = None,
+    response_format: Structure | None = None,
 ) -> SamplingParams:
     """All that SamplingParams holds, but for what differs between the endpoints: max_tokens, which has another name
-    and default in each, the log-probabilities, and prediction, which not all have. ``request`` has the fields that are
-    about the request and not about how to draw; they may be the same.
+    and default in each, the log-probabilities, and prediction and response_format, which not all have. ``request`` has
+    the fields that are about the request and not about how to draw; they may be the same.
 
     Raises:
         ParamError: a value of the wrong type or out of range.
@@ -106,6 +109,7 @@ def take_params(
         choice_errors=_take_choice_errors(fields),
         prompt_lookup=fields.switch("prompt_lookup"),
         prediction=prediction,
+        structure=choose_structure(response_format, take_structured_outputs(fields)),
     )
 
 

@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from trioserve.wire.openapi.body import Body
 from trioserve.wire.openapi.marks import extension, meaning
 from trioserve.wire.openapi.sampling import (
     DEFAULTS,
-    Body,
     CacheSalt,
     Count,
     CountFromZero,
@@ -24,6 +24,7 @@ from trioserve.wire.openapi.sampling import (
     Sampling,
     TopCount,
 )
+from trioserve.wire.openapi.structured import ResponseFormat
 from trioserve.wire.openapi.tools import (
     AddGenerationPrompt,
     ContinueFinalMessage,
@@ -159,6 +160,9 @@ class ChatRequest(GeneratingRequest, kw_only=True):
     ] = False
     top_logprobs: Annotated[
         TopCount | None, meaning("Tell those of so many of the likeliest tokens in its place. Only with logprobs.")
+    ] = None
+    response_format: Annotated[
+        ResponseFormat | None, meaning("What every choice must be; the same as structured_outputs in other words.")
     ] = None
     prediction: Annotated[
         Prediction | None, meaning("A text to take drafts from, whatever prompt_lookup says; each choice by itself.")

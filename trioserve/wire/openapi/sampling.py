@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from trioserve.params import (
     INT32_MAX,
@@ -25,7 +25,9 @@ from trioserve.params import (
     MAX_TEMPERATURE,
     SamplingParams,
 )
+from trioserve.wire.openapi.body import Body
 from trioserve.wire.openapi.marks import extension, meaning
+from trioserve.wire.openapi.structured import StructuredOutputs
 
 DEFAULTS: Final = SamplingParams()
 
@@ -50,10 +52,6 @@ LOGIT_BIAS: Final[dict[str, object]] = {
     "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
     "maxProperties": MAX_BIASES,
 }
-
-
-class Body(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A JSON object of a request: a field that is not known is refused."""
 
 
 class ChoiceParams(Body, kw_only=True):
@@ -199,3 +197,10 @@ class Sampling(Body, kw_only=True):
             "take fewer steps. By default what the server was told, or else where the device gains by it."
         ),
     ] = DEFAULTS.prompt_lookup
+    structured_outputs: Annotated[
+        StructuredOutputs | None,
+        extension(
+            "What every choice must be. Together with it, what would end a choice elsewhere is refused: stop, "
+            "stop_token_ids, ignore_eos and min_tokens. So is what can't be enforced."
+        ),
+    ] = None

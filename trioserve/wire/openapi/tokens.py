@@ -20,11 +20,11 @@ from trioserve.wire.openapi.answers import (
     Usage,
 )
 from trioserve.wire.openapi.details import FirstPromptLogprobs, Logprob, PromptLogprobs
+from trioserve.wire.openapi.body import Body
 from trioserve.wire.openapi.marks import meaning
 from trioserve.wire.openapi.requests import Messages, Prediction, StreamOptions
 from trioserve.wire.openapi.sampling import (
     DEFAULTS,
-    Body,
     CacheSalt,
     CountFromZero,
     Int32,
