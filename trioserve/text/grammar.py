@@ -103,8 +103,8 @@ class GrammarTokens:
 def _bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
     text = tokenizer.token_bytes(token_id)
     if not text:
-        name = tokenizer.decode([token_id], skip_special=False)
-        return _SPECIAL + name.encode() if name else b""
+        name = tokenizer.token_bytes(token_id, skip_special=False)
+        return _SPECIAL + name if name else b""
     # no text has that byte, and llguidance would take the token for a special one
     return b"" if _SPECIAL in text else text
 
@@ -215,7 +215,7 @@ def as_lark(structure: Structure) -> str:
         case "json_schema":
             body = f"start: %json {prepare_schema(text, param)}"
         case "regex":
-            body = f"start: /{llguidance.regex_to_lark(text, '')}/"
+            body = f"start: /{llguidance.regex_to_lark(text, 'dws')}/"
         case "choice":
             body = _choices_as_lark(text, param)
         case "lark":
@@ -230,12 +230,12 @@ def _choices_as_lark(text: str, param: str) -> str:
         raise ParamError(f"{param} must be an array of strings.", param) from None
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise ParamError(f"{param} must have 1 to {MAX_CHOICES} choices, got {len(choices)}.", param)
-    # a terminal can't be empty
-    written = [json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices) if choice]
-    if not written:
-        return 'start: ""'
-    start = "CHOICE?" if "" in choices else "CHOICE"
-    return f"start: {start}\nCHOICE: {' | '.join(written)}"
+    # a regular expression, since there every character can be written
+    return f"start: /{'|'.join(map(_escaped, dict.fromkeys(choices)))}/"
+
+
+def _escaped(text: str) -> str:
+    return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 
 
 def _prepare_lark(text: str, param: str) -> str:

@@ -19,6 +19,8 @@ Schema = dict[str, object]
 
 _MOST_STEPS: Final = 10_000
 """Pairs of schemas that are compared to tell options apart."""
+_MOST_DEEP: Final = 8
+"""Properties inside properties that are compared."""
 _MOST_HOPS: Final = 16
 """References to references that are followed."""
 
@@ -80,7 +82,7 @@ def can_end(document: Document) -> bool:
 def _ends(schema: object, endless: Set[str]) -> bool:
     """Whether a schema has a finite instance if the references in ``endless`` have none."""
     if not isinstance(schema, dict):
-        return schema is not False
+        return True
     name = schema.get("$ref")
     if isinstance(name, str) and name in endless:
         return False
@@ -121,13 +123,13 @@ class _Comparison:
     document: Document
     steps_left: int = attrs.field(default=_MOST_STEPS, init=False)
 
-    def exclude(self, one: object, other: object) -> bool:
+    def exclude(self, one: object, other: object, depth: int = 1) -> bool:
         """Whether no value can satisfy both."""
         self.steps_left -= 1
         one, other = _followed(self.document, one), _followed(self.document, other)
         if one is False or other is False:
             return True
-        if not (isinstance(one, dict) and isinstance(other, dict)) or self.steps_left < 0:
+        if not (isinstance(one, dict) and isinstance(other, dict)) or self.steps_left < 0 or depth > _MOST_DEEP:
             return False
         types, other_types = _types(one), _types(other)
         if types is not None and other_types is not None and not types & other_types:
@@ -142,7 +144,9 @@ class _Comparison:
             return False
         # a value has the property, or fails the schema that requires it
         return any(
-            name in properties and name in other_properties and self.exclude(properties[name], other_properties[name])
+            name in properties
+            and name in other_properties
+            and self.exclude(properties[name], other_properties[name], depth + 1)
             for name in _names(one) | _names(other)
         )
 

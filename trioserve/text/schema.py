@@ -177,7 +177,8 @@ class _Preparation:
     def check_keywords(self, schema: Schema, path: str) -> None:
         for name in [name for name in schema if name in _NOT_ENFORCED]:
             neutral = _NOT_ENFORCED[name]
-            if neutral is None or schema[name] != neutral or isinstance(schema[name], int) != isinstance(neutral, int):
+            # in Python, unlike in JSON, 0 equals false
+            if neutral is None or schema[name] != neutral or type(schema[name]) is not type(neutral):
                 raise self.refusal(f"the keyword {name} can't be enforced", path)
             del schema[name]
         items = schema.get("items")
