@@ -348,8 +348,10 @@ def test_what_the_vocabulary_cant_write_is_refused_or_fails() -> None:
 
 def test_a_token_that_is_not_allowed_is_an_error_that_stays() -> None:
     matcher = compiled("regex", "ab")
-    for token_id in (ord("b"), -1):
-        copy = matcher.copy()
+    assert not matcher.is_spent
+    copy = matcher.copy()
+    for token_id in (ord("b"), ord("a"), EOS):
         with pytest.raises(StructureError):
             copy.advance(token_id)
+    assert matcher.is_spent
     assert repr(matcher) == "<GrammarMatcher: incomplete>"

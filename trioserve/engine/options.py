@@ -22,6 +22,7 @@ from trioserve.text.tools.formats import TOOL_FORMATS
 NO_FORMAT = "none"
 MAX_N_CEILING = 16384
 MAX_THREADS = 1024
+DEFAULT_COMPILE_SECONDS: float | None = 10.0
 DEFAULT_KV_TOKENS = 32768
 # Of a device that doesn't say how many rows cost hardly more than one, if a request asks for drafts all the same.
 DEFAULT_LOOKUP_ROWS = 8
@@ -111,7 +112,9 @@ class EngineOptions:
     """How the model calls tools; "none": it can't. None: what its chat template shows."""
     reasoning_format: str | None = attrs.field(default=None, validator=_one_of(REASONING_FORMATS))
     """How it marks what it thinks before it answers; "none": thoughts are text. None: what its chat template shows."""
-    compile_seconds: float | None = attrs.field(default=10.0, validator=attrs.validators.optional(is_finite))
+    compile_seconds: float | None = attrs.field(
+        default=DEFAULT_COMPILE_SECONDS, validator=attrs.validators.optional(is_finite)
+    )
     """How long compiling the structure of a request may take, in a thread. None: as long as it takes, and the event
     loop waits, for tests in virtual time."""
     cache_dir: Path | None = None

@@ -22,7 +22,7 @@ from trioserve.text.grammar import GrammarMatcher, GrammarTokens, compile_struct
 
 MAX_CACHED_CHARACTERS: Final = 1_000_000
 """Of the texts of the structures that are kept compiled, all together."""
-MAX_CACHED: Final = 256
+MAX_CACHED: Final = 64
 MAX_COMPILING: Final = 2
 """Structures that are compiled at once."""
 
@@ -52,7 +52,7 @@ class Structures:
         """
         key = (structure.kind, structure.text)
         cached = self._cached.get(key)
-        if cached is None:
+        if cached is None or cached.is_spent:
             try:
                 tokens = await self._get_tokens()
                 cached = await self._compile(structure, tokens)
@@ -98,8 +98,9 @@ class Structures:
         return matcher
 
     def _keep(self, key: tuple[str, str], matcher: GrammarMatcher) -> None:
-        if key in self._cached:
-            return  # two requests compiled it at once
+        # there may be one: another request compiled it meanwhile, or it is spent
+        if self._cached.pop(key, None) is not None:
+            self._characters -= len(key[1])
         self._cached[key] = matcher
         self._characters += len(key[1])
         while len(self._cached) > MAX_CACHED or self._characters > MAX_CACHED_CHARACTERS:

@@ -54,7 +54,7 @@ def _limits() -> llguidance.LLParserLimits:
         initial_lexer_fuel=2_000_000,
         step_lexer_fuel=500_000,
         step_max_items=100_000,
-        max_lexer_states=100_000,
+        max_lexer_states=250_000,
         max_grammar_size=500_000,
         verbose_errors=False,
     )
@@ -109,6 +109,17 @@ def _bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
     return b"" if _SPECIAL in text else text
 
 
+@attrs.define(eq=False)
+class _Family:
+    """What a matcher and all its copies have in common: llguidance keeps one automaton for them, which grows."""
+
+    tokens: GrammarTokens
+    names_eos: bool
+    """The grammar may have the end of the sequence inside, which is then not to be drawn."""
+    failed: bool = False
+    """One of them could not go on."""
+
+
 class GrammarMatcher:
     """A step.Matcher: where one choice is in its grammar.
 
@@ -116,24 +127,27 @@ class GrammarMatcher:
     of the sequence may come next, and ``advance`` tells with a StructureError that this end is none.
     """
 
-    __slots__ = ("_matcher", "_names_eos", "_tokens")
+    __slots__ = ("_family", "_matcher")
 
-    def __init__(self, matcher: llguidance.LLMatcher, tokens: GrammarTokens, *, names_eos: bool) -> None:
-        """``names_eos``: the grammar may have the end of the sequence inside, which is then not to be drawn."""
+    def __init__(self, matcher: llguidance.LLMatcher, family: _Family) -> None:
         self._matcher = matcher
-        self._tokens = tokens
-        self._names_eos = names_eos
+        self._family = family
 
     def __repr__(self) -> str:
         state = "failed" if self._matcher.is_error() else "complete" if self._matcher.is_accepting() else "incomplete"
         return f"<GrammarMatcher: {state}>"
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether it or a copy of it has failed. They have an automaton in common, so others soon may at its limit."""
+        return self._family.failed
+
     def fill_mask(self, mask: memoryview) -> None:
         """See step.Matcher. Other threads run meanwhile."""
         words = (ctypes.c_uint32 * len(mask)).from_buffer(mask)
         self._matcher.unsafe_compute_mask_ptr(ctypes.addressof(words), mask.nbytes)
-        if self._names_eos and not self._matcher.is_accepting():
-            for token_id in self._tokens.eos_ids:
+        if self._family.names_eos and not self._matcher.is_accepting():
+            for token_id in self._family.tokens.eos_ids:
                 words[token_id // 32] &= ~(1 << token_id % 32)
             # where the grammar goes on with nothing else it has come to a dead end
             if not any(words):
@@ -148,29 +162,28 @@ class GrammarMatcher:
         Raises:
             StructureError: it can't go on.
         """
-        if token_id < 0:
-            raise StructureError("Nothing that the grammar demands can be drawn.")
-        is_end = token_id in self._tokens.eos_ids
-        if is_end and self._names_eos and not self._matcher.is_accepting():
-            raise StructureError("The answer can't go on as its grammar demands.")
+        is_end = token_id in self._family.tokens.eos_ids
+        if is_end and self._family.names_eos and not self._matcher.is_accepting():
+            raise self._failure("it ends too early")
         if not self._matcher.consume_token(token_id):
-            raise StructureError(f"The answer can't go on as its grammar demands: {self._reason()}.")
+            raise self._failure(_readable(self._matcher.get_error()))
         if not self._matcher.is_stopped():
             return False
         if self._matcher.stop_reason() not in _ENDS:
-            raise StructureError(f"The answer can't go on as its grammar demands: {self._reason()}.")
+            raise self._failure(_readable(self._matcher.get_error()) or self._matcher.stop_reason())
         return True
 
     def copy(self) -> GrammarMatcher:
         """See step.Matcher."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._tokens, names_eos=self._names_eos)
+        return GrammarMatcher(self._matcher.deep_copy(), self._family)
 
     def _allow_eos(self, words: ctypes.Array[ctypes.c_uint32]) -> None:
-        for token_id in self._tokens.eos_ids:
+        for token_id in self._family.tokens.eos_ids:
             words[token_id // 32] |= 1 << token_id % 32
 
-    def _reason(self) -> str:
-        return _readable(self._matcher.get_error()) or self._matcher.stop_reason()
+    def _failure(self, reason: str) -> StructureError:
+        self._family.failed = True
+        return StructureError(f"The answer can't go on as its structure demands: {reason}.")
 
 
 def compile_structure(structure: Structure, tokens: GrammarTokens) -> GrammarMatcher:
@@ -193,7 +206,7 @@ def compile_structure(structure: Structure, tokens: GrammarTokens) -> GrammarMat
     matcher.compute_bitmask()
     if matcher.is_error():
         raise ParamError(f"{param} can't be enforced: no text that the model can write satisfies it.", param)
-    return GrammarMatcher(matcher, tokens, names_eos=structure.kind == "lark")
+    return GrammarMatcher(matcher, _Family(tokens, names_eos=structure.kind == "lark"))
 
 
 def as_lark(structure: Structure) -> str:
