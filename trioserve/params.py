@@ -263,7 +263,7 @@ class SamplingParams:
         if self.structure is not None:
             # A structured choice ends where it is complete: what is cut off before that is not what it must be, and
             # what is complete has nothing to go on with.
-            for name in ("stop", "stop_token_ids", "ignore_eos", "min_tokens"):
+            for name in ("stop", "stop_token_ids", "include_stop", "ignore_eos", "min_tokens"):
                 if getattr(self, name):
                     raise ParamError(f"{name} can't be given together with {self.structure.param}.", name)
 

@@ -132,7 +132,8 @@ async def test_a_structure_that_cant_be_enforced_is_refused_before_anything_runs
 
 
 @pytest.mark.parametrize(
-    "fields", [{"stop": ("x",)}, {"stop_token_ids": (1,)}, {"ignore_eos": True}, {"min_tokens": 1}]
+    "fields",
+    [{"stop": ("x",)}, {"stop_token_ids": (1,)}, {"ignore_eos": True}, {"min_tokens": 1}, {"include_stop": True}],
 )
 def test_what_would_end_it_elsewhere_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ParamError, match="response_format") as caught:

@@ -124,7 +124,15 @@ def test_only_one_of_the_two_can_be_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"), [({"stop": "}"}, "stop"), ({"stop": ["a"]}, "stop"), ({"ignore_eos": True}, "ignore_eos")]
+    ("fields", "param"),
+    [
+        ({"stop": "}"}, "stop"),
+        ({"stop": ["a"]}, "stop"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"stop_token_ids": [1]}, "stop_token_ids"),
+        ({"min_tokens": 1}, "min_tokens"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
+    ],
 )
 def test_what_would_cut_it_off_is_refused(fields: dict[str, object], param: str) -> None:  # case schema-semantics
     error = refusal(response_format={"type": "json_object"}, **fields)

@@ -81,6 +81,10 @@ def take_params(
     Raises:
         ParamError: a value of the wrong type or out of range.
     """
+    include_stop = fields.flag("include_stop_str_in_output")
+    if include_stop and structure is not None:
+        name = "include_stop_str_in_output"
+        raise ParamError(f"{name} can't be given together with {structure.param}.", name)
     return SamplingParams(
         n=fields.integer("n", _DEFAULTS.n),
         best_of=fields.integer("best_of", _DEFAULTS.best_of),
@@ -92,7 +96,7 @@ def take_params(
         seed=fields.integer("seed", _DEFAULTS.seed),
         stop=_take_stop(fields),
         stop_token_ids=_take_stop_token_ids(fields),
-        include_stop=fields.flag("include_stop_str_in_output"),
+        include_stop=include_stop,
         ignore_eos=fields.flag("ignore_eos"),
         min_tokens=fields.integer("min_tokens", _DEFAULTS.min_tokens),
         presence_penalty=fields.number("presence_penalty", _DEFAULTS.presence_penalty),
