@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import re
 import signal
 import sys
@@ -100,6 +101,30 @@ def test_who_sits_at_the_machine_may_ask_for_more_choices_than_a_server_gives(as
 def test_the_model_can_be_named_in_the_environment(call: Call, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIOSERVE_MODEL", str(tiny))
     assert call("generate", "hello", "--threads", 1, "--max-tokens", 2).code == 0
+
+
+def test_an_answer_is_what_a_schema_or_a_regular_expression_says(ask: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text('{"enum": ["grün", {"x": 1}]}', encoding="utf-8")
+    assert json.loads(ask("--schema", path)) in ("grün", {"x": 1})
+    assert re.fullmatch("[ab]{3}\n", ask("--regex", "[ab]{3}"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--regex", "("], "--regex can't be enforced"),
+        (["--regex", "a", "--stop", "x"], "--stop can't be given together with regex"),
+        (["--regex", "a", "--schema", "-"], "can't be given together"),
+        (["--schema", "/no/such/file"], "No such file"),
+    ],
+)
+def test_a_structure_that_cant_be_is_refused_by_its_flag(
+    call: Call, tiny: Path, arguments: list[str], words: str
+) -> None:
+    ended = call("generate", "hello", "--model", tiny, *arguments)
+    assert ended.code != 0
+    assert words in ended.err
 
 
 # ---- a fake engine

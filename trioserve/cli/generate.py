@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 import trio
@@ -35,6 +35,7 @@ from trioserve.engine.options import MAX_N_CEILING, EngineOptions
 from trioserve.engine.prompts import Prompt
 from trioserve.model.sources import resolve
 from trioserve.params import Limits, SamplingParams
+from trioserve.structure import Structure
 
 DEFAULT_MAX_TOKENS: Final = 128
 # Who sits at the machine has no limits but its own.
@@ -111,6 +112,22 @@ sampling_options: Final = apply(
             metavar="TEXT",
             show_default=False,
         ),
+        option(
+            "--schema",
+            "Answer with JSON that is valid for the JSON schema in this file.",
+            section="Sampling",
+            environment=False,
+            type=click.File("r", encoding="utf-8"),
+            show_default=False,
+        ),
+        option(
+            "--regex",
+            "Answer with a text that this regular expression matches.",
+            section="Sampling",
+            environment=False,
+            metavar="PATTERN",
+            show_default=False,
+        ),
     ]
 )
 
@@ -135,12 +152,12 @@ sampling_options: Final = apply(
 )
 @sampling_options
 @engine_options
-def generate(prompt: str, model: str, *, raw: bool, **settings: Any) -> None:
+def generate(prompt: str, model: str, *, raw: bool, schema: TextIO | None, regex: str | None, **settings: Any) -> None:
     """Answer PROMPT on the terminal with N choices, side by side as they grow.
 
     Into a pipe or a file goes the text alone, or, with several choices, each under a heading.
     """
-    params = build(SamplingParams, settings)
+    params = build(SamplingParams, settings, structure=_read_structure(schema, regex))
     with ProgressDisplay() as progress:
         options = build(
             EngineOptions,
@@ -155,6 +172,18 @@ def generate(prompt: str, model: str, *, raw: bool, **settings: Any) -> None:
             resolve(model, cache=cache_path(), progress=progress)
         open_block = functools.partial(open_engine, model, options)
         trio.run(functools.partial(answer, open_block, prompt, params, raw=raw, loaded=progress.stop))
+
+
+def _read_structure(schema: TextIO | None, regex: str | None) -> Structure | None:
+    if schema is not None and regex is not None:
+        raise click.UsageError("--schema and --regex can't be given together.")
+    if schema is not None:
+        try:
+            text = schema.read()
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"--schema: {schema.name} is not UTF-8.") from error
+        return Structure(kind="json_schema", text=text, param="schema")
+    return None if regex is None else Structure(kind="regex", text=regex, param="regex")
 
 
 async def answer(
