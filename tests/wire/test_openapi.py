@@ -188,6 +188,10 @@ def test_the_fields_that_are_documented_are_those_that_are_read(kind: str, monke
     if kind == "ChatRequest":
         # the other form of a field
         parse(kind, {**FULLEST[kind], "tool_choice": NAMED, "response_format": None, **STRUCTURED})
+    if kind == "CompletionRequest":
+        parse(kind, {**FULLEST[kind], **STRUCTURED})
+    if kind == "GenerateRequest":
+        parse(kind, {**FULLEST[kind], "sampling_params": STRUCTURED})
     if kind == "TokenizeRequest":
         parse(kind, CHAT_TO_TOKENIZE)
     assert set(field_paths(SCHEMAS[kind])) == read
@@ -313,7 +317,7 @@ def test_a_field_inside_takes_what_the_document_says_and_nothing_else(kind: str,
         # which of the rules is given is said in words, and so is what role goes with what
         if path.startswith("stop_when") and value in (None, {}):
             continue
-        if path == "sampling_params.stop_when" and value == {}:
+        if path in ("sampling_params.stop_when", "sampling_params.structured_outputs") and value == {}:
             continue
         # as many as there are choices, which is said in words
         if path == "sampling_params.choice_params" and value not in ([{}], [{"seed": 1}]):

@@ -19,8 +19,8 @@ from trioserve.structure import Structure
 from trioserve.wire.fields import Fields, shown
 from trioserve.wire.messages import take_content
 from trioserve.wire.neutral import STREAM_OPTIONS, take_neutral
-from trioserve.wire.structured import choose_structure, take_structured_outputs
 from trioserve.wire.prompts import build_token_ids
+from trioserve.wire.structured import choose_structure, take_structured_outputs
 
 _DEFAULTS: Final = SamplingParams()
 
@@ -81,6 +81,7 @@ def take_params(
     Raises:
         ParamError: a value of the wrong type or out of range.
     """
+    structure = choose_structure(response_format, take_structured_outputs(fields))
     include_stop = fields.flag("include_stop_str_in_output")
     if include_stop and structure is not None:
         name = "include_stop_str_in_output"
@@ -113,7 +114,7 @@ def take_params(
         choice_errors=_take_choice_errors(fields),
         prompt_lookup=fields.switch("prompt_lookup"),
         prediction=prediction,
-        structure=choose_structure(response_format, take_structured_outputs(fields)),
+        structure=structure,
     )
 
 

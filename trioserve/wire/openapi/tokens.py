@@ -19,8 +19,8 @@ from trioserve.wire.openapi.answers import (
     Reason,
     Usage,
 )
-from trioserve.wire.openapi.details import FirstPromptLogprobs, Logprob, PromptLogprobs
 from trioserve.wire.openapi.body import Body
+from trioserve.wire.openapi.details import FirstPromptLogprobs, Logprob, PromptLogprobs
 from trioserve.wire.openapi.marks import meaning
 from trioserve.wire.openapi.requests import Messages, Prediction, StreamOptions
 from trioserve.wire.openapi.sampling import (
