@@ -15,6 +15,9 @@ import attrs
 from trioserve.errors import ParamError
 from trioserve.structure import Structure
 
+Pooling = Literal["mean", "last"]
+"""How the tokens of a text become one vector: the mean of their hidden states, or that of the last one."""
+
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1

@@ -27,10 +27,12 @@ from trioserve.web.options import ServeOptions
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 GENERATE = "/inference/v1/generate"
+EMBEDDINGS = "/v1/embeddings"
 PROMPTS: dict[str, dict[str, object]] = {
     CHAT: {"messages": [{"role": "user", "content": "hi"}]},
     TEXT: {"prompt": "hi"},
     GENERATE: {"token_ids": [97]},
+    EMBEDDINGS: {"input": ["hi", "ho"]},
 }
 SERVE_OPTIONS = ServeOptions(max_body_size=100_000)
 USAGE_OF_ALL = {"include_usage": True, "continuous_usage_stats": True}
@@ -258,6 +260,15 @@ async def test_answers_about_tokens_look_as_documented_and_no_field_is_documente
         assert (await server.ask("POST", GENERATE, token_ids=[5000])).status == 400
         for name in ("Tokenized", "Detokenized", "RenderedPrompt", "Generated", "GeneratedChunk"):
             assert server.missing(name) == set()
+
+
+async def test_embeddings_look_as_documented() -> None:
+    options = attrs.evolve(FAKE_OPTIONS, pooling="mean")
+    async with serving(options=options, embedding_dim=4) as server:
+        for encoding in ("float", "base64"):
+            assert (await server.ask("POST", EMBEDDINGS, encoding_format=encoding)).status == 200
+        assert (await server.ask("POST", EMBEDDINGS, dimensions=3)).status == 400
+        assert server.missing("EmbeddingList") == set()
 
 
 @both

@@ -24,6 +24,7 @@ from trioserve.text.agreement import MAX_PATTERN_LENGTH
 from trioserve.wire import neutral
 from trioserve.wire.calls import Call
 from trioserve.wire.decode import check_model, parse_chat, parse_completion
+from trioserve.wire.embeddings import EmbeddingsCall, parse_embeddings
 from trioserve.wire.fields import Fields
 from trioserve.wire.generate import parse_generate
 from trioserve.wire.openapi.document import Served, build_document
@@ -102,6 +103,7 @@ FULLEST: dict[str, Any] = {
         "stream": True,
         "stream_options": {"include_usage": True},
     },
+    "EmbeddingsRequest": {"model": MODEL, "input": "x"},
     "TokenizeRequest": {"model": MODEL, "prompt": "x"},
     "DetokenizeRequest": {"model": MODEL, "tokens": [1]},
 }
@@ -112,10 +114,11 @@ SEPARATE = {"stop_when", "choice_params", "response_format"}
 CHAT_TO_TOKENIZE: dict[str, Any] = {
     name: value for name, value in FULLEST["ChatRequest"].items() if name in SCHEMAS["TokenizeRequest"]["properties"]
 }
-PARSE: dict[str, Callable[[bytes, Limits], Call | TokenizeCall | DetokenizeCall]] = {
+PARSE: dict[str, Callable[[bytes, Limits], Call | EmbeddingsCall | TokenizeCall | DetokenizeCall]] = {
     "ChatRequest": parse_chat,
     "CompletionRequest": parse_completion,
     "GenerateRequest": parse_generate,
+    "EmbeddingsRequest": parse_embeddings,
     "TokenizeRequest": parse_tokenize,
     "DetokenizeRequest": parse_detokenize,
 }
@@ -126,7 +129,7 @@ both = pytest.mark.parametrize("kind", BOTH)
 every = pytest.mark.parametrize("kind", ALL)
 
 
-def parse(kind: str, body: object) -> Call | TokenizeCall | DetokenizeCall:
+def parse(kind: str, body: object) -> Call | EmbeddingsCall | TokenizeCall | DetokenizeCall:
     call = PARSE[kind](json.dumps(body).encode(), LIMITS)
     if call.model:
         check_model(call.model, [MODEL])
@@ -194,6 +197,7 @@ def test_the_fields_that_are_documented_are_those_that_are_read(kind: str, monke
         parse(kind, {**FULLEST[kind], "sampling_params": STRUCTURED})
     if kind == "TokenizeRequest":
         parse(kind, CHAT_TO_TOKENIZE)
+        parse(kind, {**CHAT_TO_TOKENIZE, "tool_choice": NAMED})
     assert set(field_paths(SCHEMAS[kind])) == read
 
 
@@ -257,10 +261,10 @@ def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: 
         least.pop("stream_options", None)
     if name == "best_of":
         del least["stream"]
+    if kind == "TokenizeRequest" and name not in ("prompt", "add_special_tokens"):
+        least = dict(CHAT_TO_TOKENIZE)
     if name == "tools":
         least.pop("tool_choice", None)
-    if kind == "TokenizeRequest" and name not in ("prompt", "add_special_tokens"):
-        least = CHAT_TO_TOKENIZE
     if name == "logprobs":
         least["top_logprobs"] = None
     whole = {0, 1, 2}
@@ -381,6 +385,7 @@ def marked(schema: Any) -> bool:
             neutral.COMPLETION,
         ),
         ("StreamOptions", openai.types.chat.ChatCompletionStreamOptionsParam, neutral.STREAM_OPTIONS),
+        ("EmbeddingsRequest", openai.types.EmbeddingCreateParams, {}),
     ],
 )
 def test_a_field_of_a_request_is_an_extension_if_openai_does_not_know_it(
@@ -405,6 +410,8 @@ def test_a_field_of_a_request_is_an_extension_if_openai_does_not_know_it(
         ("StreamUsage", openai.types.CompletionUsage),
         ("CandidateDetails", openai.types.completion_usage.CompletionTokensDetails),
         ("Model", openai.types.Model),
+        ("EmbeddingList", openai.types.CreateEmbeddingResponse),
+        ("EmbeddingVector", openai.types.Embedding),
     ],
 )
 def test_a_field_of_an_answer_is_an_extension_if_openai_does_not_know_it(name: str, theirs: type[BaseModel]) -> None:

@@ -152,6 +152,12 @@ serving_engine_options: Final = apply(
             type=click.Choice([*TOOL_FORMATS, NO_FORMAT]),
             show_default="what its chat template shows",
         ),
+        engine_option(
+            "--pooling",
+            "How texts become embeddings.",
+            type=click.Choice(["mean", "last"]),
+            show_default="what the model was made for",
+        ),
         engine_option("--lookup-tokens", "Tokens of a draft at most.", type=int, metavar="N"),
         engine_option(
             "--lookup-rows",

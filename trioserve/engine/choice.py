@@ -50,6 +50,9 @@ class PromptUsage:
     is_scored: bool = attrs.field(default=False, init=False)
     """Its log-probabilities have been told."""
 
+    vector: array[float] | None = attrs.field(default=None, init=False, repr=False)
+    """"f" if one was asked for, once it is computed."""
+
     @property
     def prompt_tokens(self) -> int:
         """Its length."""
@@ -144,6 +147,8 @@ class Choice:
         self.watch.received(progress)
         if progress.admitted is not None and self.places[0].shared_tokens == 0:
             self.prompt.cached_tokens = progress.admitted.cached_tokens
+        if progress.vector is not None:
+            self.prompt.vector = progress.vector
         if progress.drafted is not None:
             self.drafted += progress.drafted
         scored = self._prompt_scored(progress)

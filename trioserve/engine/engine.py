@@ -24,8 +24,8 @@ from trioserve.engine.scheduler import Scheduler
 from trioserve.engine.snapshot import EngineSnapshot
 from trioserve.engine.structures import Structures
 from trioserve.engine.ticket import Mailbox
-from trioserve.errors import EngineStoppingError, ParamError
-from trioserve.params import SamplingParams
+from trioserve.errors import EngineStoppingError, GenerationError, ParamError
+from trioserve.params import Pooling, SamplingParams
 from trioserve.rendering import AS_USUAL, Rendering
 from trioserve.sched.state import SchedulerStatistics
 from trioserve.text.parser import OutputFormat
@@ -43,8 +43,22 @@ class ModelInfo:
     """None: the model has no chat template, so it can complete texts but not chat."""
     default_temperature: float | None = None
     """None: the model's files say nothing."""
+    pooling: Pooling | None = None
+    """How the model makes a vector of a text; None: its files say nothing."""
     warnings: tuple[str, ...] = ()
     """What in the model's files was odd, for people."""
+
+
+@attrs.frozen(kw_only=True)
+class Embeddings:
+    """The vectors of some texts."""
+
+    vectors: tuple[array[float], ...]
+    """"f" one for each text, of length 1."""
+    prompt_tokens: int
+    """Of all texts."""
+    cached_tokens: int
+    """Those of them that were found in the prefix cache."""
 
 
 @attrs.frozen(kw_only=True)
@@ -141,6 +155,48 @@ class Engine:
             async for event in generation:
                 fold.feed(event)
         return fold.answer(generation.prompt_tokens, generation.cached_tokens)
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """How a text becomes a vector: as the options say, else the model's files; None: it can't."""
+        return self.options.pooling or self.model.pooling
+
+    async def embed(
+        self, prompt: Prompt | Sequence[Prompt], *, request_id: str | None = None, alias: str | None = None
+    ) -> Embeddings:
+        """The vector of a text, or of each of several; see ``generate`` for the arguments.
+
+        Raises:
+            ParamError: the model, or its device, makes no vectors.
+            GenerationError: the request was cancelled.
+            TrioserveError: as entering and leaving ``generate`` raise.
+        """
+        if self.pooling is None:
+            raise ParamError(
+                f"The model {self.model.id!r} is not made for embeddings. The server can be told to make them all the "
+                "same, with --pooling.",
+                "model",
+            )
+        if self.info.embedding_dim == 0:
+            raise ParamError(f"The device {self.info.name} gives no hidden states to make embeddings of.", "model")
+        params = SamplingParams(max_tokens=0)
+        self.options.limits.check(params, len(as_prompts(prompt)))
+        if request_id is None:
+            request_id = f"embd-{uuid.uuid4().hex}"
+        block = Generation(
+            self, prompt, params.resolve(None), request_id, alias, default_max_tokens=None, pooling=self.pooling
+        )
+        async with block as generation:
+            async for _ in generation:
+                pass
+        vectors = [prompt.vector for prompt in generation.prompts]
+        if None in vectors:
+            raise GenerationError("The request was cancelled before its vectors were computed.", request_id)
+        return Embeddings(
+            vectors=tuple(vector for vector in vectors if vector is not None),
+            prompt_tokens=generation.prompt_tokens,
+            cached_tokens=generation.cached_tokens,
+        )
 
     async def encode_prompt(self, prompt: Prompt, param: str = "prompt") -> array[int]:
         """The token ids that ``generate`` has for a prompt. ``param``: what errors call it.

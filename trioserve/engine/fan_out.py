@@ -20,7 +20,7 @@ from trioserve.engine.ticket import Mailbox, Ticket
 from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
 from trioserve.errors import ParamError
-from trioserve.params import ChoiceParams, SamplingParams
+from trioserve.params import ChoiceParams, Pooling, SamplingParams
 from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.outbox import Outbox
 from trioserve.sched.seeds import child_seed, seed_key
@@ -48,6 +48,8 @@ class FanOut:
     """What every choice must be, at its start."""
     output: OutputFormat | None = None
     """How thoughts and calls are told from text; None: all of it is text."""
+    pooling: Pooling | None = None
+    """How each prompt becomes a vector; None: it doesn't."""
     choices: list[Choice] = attrs.field(factory=list, init=False)
     groups: list[Group] = attrs.field(factory=list, init=False)
     ranking: Ranking | None = attrs.field(default=None, init=False)
@@ -118,6 +120,7 @@ class FanOut:
                     prompt_lookup=lookup,
                     prediction=self.prediction,
                     prompt_logprobs=_wanted(params.prompt_logprobs, info.vocab_size),
+                    pooling=self.pooling,
                     ranked=params.ranked,
                     priority=params.priority,
                     cache_salt=(params.cache_salt or "").encode(),

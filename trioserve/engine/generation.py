@@ -28,7 +28,7 @@ from trioserve.engine.verdict import Verdict
 from trioserve.engine.watch import RequestWatch
 from trioserve.errors import ParamError, TrioserveError
 from trioserve.events import ChoiceFinished, ChoiceUsage, Event
-from trioserve.params import SamplingParams
+from trioserve.params import Pooling, SamplingParams
 from trioserve.text.parser import OutputFormat
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         alias: str | None,
         default_max_tokens: int | None,
         output: OutputFormat | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         self.request_id = request_id
         self.alias = alias
@@ -74,6 +75,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
         self._raw_prompts = as_prompts(prompt)
         self._default_max_tokens = default_max_tokens
         self._output = output
+        self._pooling = pooling
         self._total = params.candidates * len(self._raw_prompts)
         self._verdict = Verdict(params, self._total, self.cancel)
         self._watch: RequestWatch
@@ -111,7 +113,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
     @property
     def _is_free(self) -> bool:
         """Whether there is nothing to compute."""
-        return self.params.max_tokens == 0 and self.params.prompt_logprobs is None
+        return self.params.max_tokens == 0 and self.params.prompt_logprobs is None and self._pooling is None
 
     async def receive(self) -> Event:
         """The next event of any choice.
@@ -191,6 +193,7 @@ class Generation(trio.abc.ReceiveChannel[Event]):
                 prediction,
                 matcher,
                 output=self._output,
+                pooling=self._pooling,
             )
             if not self._is_free:
                 await self._submit(fan_out)

@@ -218,6 +218,8 @@ class GrouplessScheduler:
             return ParamError("This engine can't enforce a structure.", "structure")
         if any(group.prompt_logprobs for group in submit.groups):
             return ParamError("This engine gives no log-probabilities of prompts.", "prompt_logprobs")
+        if any(group.pooling for group in submit.groups):
+            return ParamError("This engine gives no hidden states to make embeddings of.", "model")
         is_scored = any(choice.logprobs for group in submit.groups for choice in group.choices)
         if is_scored and not self._engine.has_logprobs:
             if submit.groups[0].ranked:

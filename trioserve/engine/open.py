@@ -76,6 +76,7 @@ def open_engine(
             tokenizer=loaded.tokenizer,
             template=loaded.template,
             default_temperature=loaded.default_temperature,
+            pooling=loaded.pooling,
             warnings=warnings,
         )
         return info, used

@@ -14,7 +14,7 @@ import attrs
 
 from trioserve.abc import DeviceInfo, KvType, Progress, no_progress
 from trioserve.errors import ParamError
-from trioserve.params import Limits, at_least, is_finite
+from trioserve.params import Limits, Pooling, at_least, is_finite
 from trioserve.sched.state import SchedulerOptions
 from trioserve.text.reasoning import REASONING_FORMATS
 from trioserve.text.tools.formats import TOOL_FORMATS
@@ -117,6 +117,8 @@ class EngineOptions:
     )
     """How long compiling the structure of a request may take, in a thread. None: as long as it takes, and the event
     loop waits, for tests in virtual time."""
+    pooling: Pooling | None = None
+    """How a text becomes a vector, whatever the model's files say; None: what they say, if anything."""
     cache_dir: Path | None = None
     """Where fetched models are kept; None: ``~/.cache/trioserve``."""
     progress: Progress = no_progress

@@ -5,7 +5,9 @@ Owns: putting the parts together. Must not know: the file format, or any single 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from trioserve.model.fields import Fields
 from trioserve.model.files import naming
@@ -14,8 +16,12 @@ from trioserve.model.gguf_format import GgufFile, read_gguf
 from trioserve.model.gguf_vocabulary import read_vocabulary
 from trioserve.model.loaded import LoadedModel
 from trioserve.model.weights import MappedWeights, match_weights
+from trioserve.params import Pooling
 from trioserve.text.template import ChatTemplate
 from trioserve.text.tokenizer import BpeTokenizer
+
+_POOLINGS: Final[Mapping[int, Pooling]] = {1: "mean", 3: "last"}
+"""As llama.cpp numbers them."""
 
 
 def load_gguf(path: Path, name: str) -> LoadedModel:
@@ -40,6 +46,8 @@ def _load(file: GgufFile, name: str) -> LoadedModel:
     spec = family.spec(file, fields)
     weights = match_weights(path, spec, file.tensors, family.names, family.ignored)
     read = read_vocabulary(fields, spec.vocab_size)
+    # the number 0 says that there is none, and the others are for encoders
+    pooling = _POOLINGS.get(fields.integer(f"{spec.architecture}.pooling_type", 0))
     unread = fields.unread(f"{spec.architecture}.")
     template = None
     if read.template is not None:
@@ -51,5 +59,6 @@ def _load(file: GgufFile, name: str) -> LoadedModel:
         weights=MappedWeights([file.file], weights),
         tokenizer=BpeTokenizer.from_vocabulary(read.vocabulary),
         template=template,
+        pooling=pooling,
         warnings=(*read.warnings, *(f"the file's {key} is not understood and has no effect" for key in unread)),
     )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from trioserve.abc import Tokenizer
 from trioserve.model.spec import DecoderSpec
+from trioserve.params import Pooling
 from trioserve.text.template import ChatTemplate
 
 Float32Array = npt.NDArray[np.float32]
@@ -59,5 +60,8 @@ class LoadedModel:
     """None: the model's files have no chat template."""
     default_temperature: float | None = None
     """From the model's own generation config; None when it says nothing."""
+    pooling: Pooling | None = None
+    """How the model was made to make one vector of a text; None when its files say nothing, or another way than these.
+    """
     warnings: tuple[str, ...] = ()
     """What its files leave open and had to be assumed, and what in them has no effect. For people: log them."""

@@ -62,6 +62,8 @@ class Delivery:
     """Of the tokens of its prompt, if the group asked for them: once for every choice, when its prompt is complete."""
     error: Exception | None = None
     """What is wrong with the choice, with the finish "error"."""
+    vector: array[float] | None = None
+    """"f" that of its prompt, if the group asked for it, when its prompt is complete."""
 
 
 def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]:
@@ -74,6 +76,8 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
     scores = flight.scores(result)
     for prompt, first, end in flight.scored:
         prompt.logprobs += map(scores.row, range(first, end))
+    for pooled, first, end in flight.pooled:
+        pooled.add(result.hidden[first:end])
     deliveries: list[Delivery] = []
     for choice, row in flight.draws:
         # by identity: the uid may be another choice's by now
@@ -85,7 +89,16 @@ def commit(roster: Roster, flight: Flight, result: StepResult) -> list[Delivery]
             prompt_logprobs = _prompt_logprobs(choice)
             roster.end(choice)
             admitted = news.pop(choice, None)
-            deliveries.append(Delivery(choice.spec.uid, admitted, finish="length", prompt_logprobs=prompt_logprobs))
+            pool = choice.sequence.group.pool
+            deliveries.append(
+                Delivery(
+                    choice.spec.uid,
+                    admitted,
+                    finish="length",
+                    prompt_logprobs=prompt_logprobs,
+                    vector=None if pool is None else pool.vector(),
+                )
+            )
     deliveries += [Delivery(choice.spec.uid, admitted) for choice, admitted in news.items()]
     return deliveries
 

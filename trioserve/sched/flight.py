@@ -10,6 +10,7 @@ from array import array
 import attrs
 
 from trioserve.sched.changes import add_changes
+from trioserve.sched.pooling import PromptPool
 from trioserve.sched.scores import PromptScores, RowScores
 from trioserve.sched.sequence import Choice, Sequence
 from trioserve.step import RowArrays, SpanArrays, StepPlan, StepResult
@@ -34,6 +35,8 @@ class Flight:
     """The choices that draw, and the first row of each: it has one, and one for each drafted token."""
     scored: list[tuple[PromptScores, int, int]] = attrs.field(factory=list)
     """The prompts that are scored, with the first of their rows and the one after the last."""
+    pooled: list[tuple[PromptPool, int, int]] = attrs.field(factory=list)
+    """The prompts that are pooled, with the first of their hidden states in the result and the one after the last."""
     complete: list[Choice] = attrs.field(factory=list)
     """Those that draw nothing at all, and end with their prompt."""
     drafts: dict[Choice, Draft] = attrs.field(factory=dict)
@@ -45,6 +48,7 @@ class Flight:
     copies: array[int] = attrs.field(factory=lambda: array("i"))
     _span_arrays: SpanArrays = attrs.field(factory=SpanArrays)
     _rows: RowArrays = attrs.field(factory=RowArrays)
+    _hidden: array[int] = attrs.field(factory=lambda: array("i"))
 
     def __repr__(self) -> str:
         return f"<Flight {self.number}: {len(self.spans)} spans, {len(self._rows.tokens)} rows>"
@@ -85,6 +89,8 @@ class Flight:
         if sequence.is_prompt and sequence.group.scores is not None:
             self.scorable -= count
             self._score(sequence.group.prompt, sequence.group.scores, start, end, last)
+        if sequence.is_prompt and sequence.group.pool is not None:
+            self._pool(sequence.group.pool, start, end, last)
         if end == sequence.length:
             # a prompt draws the first token of each choice from the same logits (FAN-11)
             for choice in sequence.choices:
@@ -102,7 +108,7 @@ class Flight:
 
     def build(self) -> StepPlan:
         """The plan, complete."""
-        return StepPlan(self.number, self.copies, self._span_arrays, self._rows, self._shared())
+        return StepPlan(self.number, self.copies, self._span_arrays, self._rows, self._shared(), self._hidden)
 
     def _draw(self, choice: Choice, last: int, position: int, draft: Draft) -> None:
         """Let a choice draw the token at ``position`` from the logits of token ``last``, and after those of a draft."""
@@ -131,6 +137,12 @@ class Flight:
             rows.logprobs.append(scores.wanted)
             rows.targets.append(prompt[position + 1])
         self.scored.append((scores, first, len(rows.tokens)))
+
+    def _pool(self, pool: PromptPool, start: int, end: int, last: int) -> None:
+        """Ask for the hidden states among those of the positions ``start`` to ``end``; ``last`` is the last token."""
+        first = len(self._hidden)
+        self._hidden.extend(last - (end - 1 - position) for position in pool.wanted(start, end))
+        self.pooled.append((pool, first, len(self._hidden)))
 
     def _add_row(self, choice: Choice, token: int, position: int, draft: Draft = ()) -> None:
         spec, rows = choice.spec, self._rows

@@ -11,6 +11,7 @@ from typing import NewType
 import attrs
 
 from trioserve.errors import InvariantError, ParamError
+from trioserve.params import Pooling
 from trioserve.step import Matcher
 
 Uid = NewType("Uid", str)
@@ -98,6 +99,9 @@ class Group:
     prompt_logprobs: int = 0
     """0: none; k + 1: deliver the log-probability of every token of the prompt but the first, and of the k likeliest
     ones in its place. Such a prompt is computed whole, whatever the prefix cache has."""
+    pooling: Pooling | None = None
+    """Deliver a vector for the prompt; for groups of which no choice draws anything. The mean is of a prompt that is
+    computed whole, whatever the prefix cache has."""
     ranked: bool = False
     """Log-probabilities are wanted to tell which choices are best."""
     priority: int = 0
@@ -110,5 +114,7 @@ class Group:
             raise ParamError("A prompt must have at least one token.", "prompt")
         if not self.choices:
             raise ParamError("n must be at least 1, got 0.", "n")
+        if self.pooling is not None and any(choice.max_tokens for choice in self.choices):
+            raise InvariantError(f"the choices of the group {self.id!r}, whose prompt is pooled, draw tokens")
         if len({choice.uid for choice in self.choices}) < len(self.choices):
             raise InvariantError(f"two choices of the group {self.id!r} have the same uid")

@@ -33,6 +33,8 @@ class Progress:
     """Of the tokens of its prompt, if it asked for them: in one message, before or with its first token."""
     error: Exception | None = None
     """What the engine failed of, for this choice alone; with the finish "error", and only there."""
+    vector: array[float] | None = None
+    """"f" that of its prompt, if it asked for one; with the finish."""
 
 
 @attrs.define(eq=False)
@@ -49,6 +51,7 @@ class Outbox:
     _drafted: Drafted | None = attrs.field(default=None, init=False)
     _prompt_logprobs: tuple[TokenLogprob | None, ...] | None = attrs.field(default=None, init=False, repr=False)
     _error: Exception | None = attrs.field(default=None, init=False)
+    _vector: array[float] | None = attrs.field(default=None, init=False, repr=False)
     _pending: bool = attrs.field(default=False, init=False)
 
     @property
@@ -76,6 +79,7 @@ class Outbox:
         self._finish = delivery.finish
         self._stop_id = delivery.stop_id
         self._error = delivery.error
+        self._vector = delivery.vector
         if delivery.prompt_logprobs is not None:
             self._prompt_logprobs = delivery.prompt_logprobs
         if delivery.drafted is not None:
@@ -95,6 +99,7 @@ class Outbox:
             self._drafted,
             self._prompt_logprobs,
             self._error,
+            self._vector,
         )
         self._admitted = self._drafted = self._prompt_logprobs = None
         del self._token_ids[:], self._logprobs[:]

@@ -20,6 +20,7 @@ from trioserve.errors import InvariantError
 from trioserve.sched.group import Group, Uid
 from trioserve.sched.lookup import PromptLookup
 from trioserve.sched.memory import Memory
+from trioserve.sched.pooling import PromptPool
 from trioserve.sched.scores import PromptScores
 from trioserve.sched.sequence import NEW, Choice, LiveGroup, Sequence
 from trioserve.sched.waiting import Waiting, by_order
@@ -58,7 +59,9 @@ class Roster:
     def add(self, group: Group, max_length: int, now: float) -> None:
         """Queue a new group. No choice gets longer than ``max_length`` tokens, those of the prompt included."""
         prompt_tokens = len(group.prompt)
-        match = self.memory.tree.match(group.prompt, group.cache_salt, whole=group.prompt_logprobs > 0)
+        pool = None if group.pooling is None else PromptPool(group.pooling, prompt_tokens)
+        whole = group.prompt_logprobs > 0 or (pool is not None and pool.needs_all)
+        match = self.memory.tree.match(group.prompt, group.cache_salt, whole=whole)
         live = LiveGroup(
             self.totals.groups,
             group.prompt,
@@ -67,6 +70,7 @@ class Roster:
             now,
             priority=group.priority,
             salt=group.cache_salt,
+            pool=pool,
         )
         if group.prompt_logprobs:
             live.scores = PromptScores(group.prompt_logprobs)

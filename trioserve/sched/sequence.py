@@ -17,6 +17,7 @@ import attrs
 
 from trioserve.sched.group import ChoiceSpec
 from trioserve.sched.lookup import Drafter, PromptLookup
+from trioserve.sched.pooling import PromptPool
 from trioserve.sched.prefix import Match
 from trioserve.sched.scores import PromptScores
 from trioserve.step import Matcher
@@ -52,6 +53,8 @@ class LiveGroup:
     """Part of what its pages hold, for the prefix cache."""
     scores: PromptScores | None = None
     """The log-probabilities of its prompt, as far as there are any; None: they are not wanted."""
+    pool: PromptPool | None = None
+    """The vector of its prompt, as far as it is computed; None: it is not wanted."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when the prompt was first scheduled; None before."""
     waited_s: float = 0.0

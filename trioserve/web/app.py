@@ -19,6 +19,7 @@ from trioserve.errors import EngineStoppingError, GenerationError, InternalError
 from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
 from trioserve.web.routes.cancelling import Cancelling
+from trioserve.web.routes.embedding import Embedding
 from trioserve.web.routes.generating import Generating
 from trioserve.web.routes.looking import Looking
 from trioserve.web.routes.service import Service, json_response
@@ -55,7 +56,7 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions(), *, tracin
         engine.add_observer(tracing.observer(engine.model.id))
         app.before_request(tracing.begin_request)
     service = Service.of(engine, options, metrics)
-    for theme in (Looking(service), Generating(service), Tokens(service), Cancelling(service)):
+    for theme in (Looking(service), Generating(service), Tokens(service), Embedding(service), Cancelling(service)):
         for rule in theme.rules:
             app.add_url_rule(rule.path, rule.handler.__name__, rule.handler, methods=[rule.method])
     app.register_error_handler(TrioserveError, refuse)

@@ -12,6 +12,7 @@ In the order of the data path:
     chunks, answer     the same events as a stream of chunks, or as one answer
     tokenizing, rendered, generate
                        what clients ask and are told in tokens
+    embeddings         vectors of texts: what is asked, and the answer
     errors, models     the bodies of everything else
     line               how all of it is encoded
     openapi            all of it described, for programs

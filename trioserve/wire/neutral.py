@@ -66,6 +66,7 @@ CHAT_LABELS: Final[Labels] = {
     "user": (str, "a string"),
 }
 COMPLETION_LABELS: Final[Labels] = {"user": (str, "a string")}
+EMBEDDING_LABELS: Final = COMPLETION_LABELS
 
 
 def take_neutral(fields: Fields, table: Neutral) -> None:

@@ -15,8 +15,9 @@ from trioserve.wire.fields import shown
 MAX_TOKEN_ID: Final = 2**31 - 1
 
 
-def split_prompts(value: object) -> list[object]:
-    """The prompts of a request, unchecked, so that they can be counted before work is done on them.
+def split_prompts(value: object, name: str = "prompt") -> list[object]:
+    """The prompts in the field ``name`` of a request, unchecked, so that they can be counted before work is done on
+    them.
 
     A list that starts with a number is one prompt.
 
@@ -26,13 +27,13 @@ def split_prompts(value: object) -> list[object]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
-        raise ParamError(f"prompt must be a string or an array, got {shown(value)}.", "prompt")
+        raise ParamError(f"{name} must be a string or an array, got {shown(value)}.", name)
     if not value:
-        raise ParamError("prompt must not be empty.", "prompt")
+        raise ParamError(f"{name} must not be empty.", name)
     return [value] if isinstance(value[0], (int, float)) else value
 
 
-def build_prompts(items: list[object]) -> tuple[Prompt, ...]:
+def build_prompts(items: list[object], name: str = "prompt") -> tuple[Prompt, ...]:
     """The prompts, checked.
 
     Raises:
@@ -40,8 +41,8 @@ def build_prompts(items: list[object]) -> tuple[Prompt, ...]:
             "prompt.0" and so on.
     """
     if len(items) == 1:
-        return (_build_prompt(items[0], "prompt"),)
-    return tuple(_build_prompt(item, f"prompt.{i}") for i, item in enumerate(items))
+        return (_build_prompt(items[0], name),)
+    return tuple(_build_prompt(item, f"{name}.{i}") for i, item in enumerate(items))
 
 
 def _build_prompt(value: object, path: str) -> Prompt:

@@ -4,6 +4,7 @@
     running      a call to the engine, answered whole or as a stream
     generating   chats and completions
     tokens       texts to tokens and back, prompts as tokens, tokens in and tokens out
+    embedding    vectors of texts
     cancelling   the end of what runs
     looking      what is served, what runs, what ran
 

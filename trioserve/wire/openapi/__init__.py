@@ -8,6 +8,7 @@ In the order in which it is put together:
     answers    the bodies that are written
     details    what they tell of tokens besides their text
     tokens     the bodies of who works with tokens
+    embeddings those of vectors
     refusals   the bodies of errors, by status
     operations the paths
     document   all of the above, with the bounds of one server

@@ -209,11 +209,12 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         ("CompletionRequest", neutral.COMPLETION, neutral.COMPLETION_LABELS),
         ("AssistantMessage", neutral.MESSAGE, {}),
         ("StreamOptions", neutral.STREAM_OPTIONS, {}),
+        ("EmbeddingsRequest", {}, neutral.EMBEDDING_LABELS),
         ("GenerateRequest", neutral.GENERATE, {}),
         ("GenerateParams", neutral.GENERATE_PARAMS, {}),
     ):
         _add_unserved(_properties(schemas[name]), table, labels)
-    for name in ("ChatRequest", "CompletionRequest"):
+    for name in ("ChatRequest", "CompletionRequest", "EmbeddingsRequest"):
         _properties(schemas[name])["model"]["enum"] = list(served.models)
     for name in ("TokenizeRequest", "DetokenizeRequest", "GenerateRequest"):
         _given(_properties(schemas[name])["model"])["enum"] = list(served.models)
@@ -221,6 +222,8 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         cast("Schema", _properties(schemas[name])[ids]["items"])["maximum"] = served.vocab_size - 1
     for name in ("ChatRequest", "CompletionRequest", "GenerateParams"):
         _set_bounds(_properties(schemas[name]), served)
+    _bound_prompts(_properties(schemas["CompletionRequest"]), "prompt", served)
+    _bound_prompts(_properties(schemas["EmbeddingsRequest"]), "input", served)
     # only a chat of OpenAI's knows no best_of
     _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
     _given(_properties(schemas["ChoiceParams"])["max_tokens"])["maximum"] = served.context_length
@@ -256,12 +259,14 @@ def _set_bounds(properties: dict[str, Schema], served: Served) -> None:
     for name in {"max_tokens", "max_completion_tokens", "min_tokens"} & set(properties):
         _given(properties[name])["maximum"] = served.context_length
     cast("Schema", _given(properties["stop_token_ids"])["items"])["maximum"] = served.vocab_size - 1
-    if "prompt" in properties:
-        alternatives = cast("list[Schema]", properties["prompt"]["anyOf"])
-        properties["prompt"] = {
-            **properties["prompt"],
-            "anyOf": [*alternatives[:-1], {**alternatives[-1], "maxItems": limits.max_choices}],
-        }
+
+
+def _bound_prompts(properties: dict[str, Schema], name: str, served: Served) -> None:
+    alternatives = cast("list[Schema]", properties[name]["anyOf"])
+    properties[name] = {
+        **properties[name],
+        "anyOf": [*alternatives[:-1], {**alternatives[-1], "maxItems": served.limits.max_choices}],
+    }
 
 
 def _properties(schema: Schema) -> dict[str, Schema]:

@@ -11,7 +11,7 @@ from typing import Literal
 import attrs
 import msgspec
 
-from trioserve.wire.openapi import answers, requests, tokens
+from trioserve.wire.openapi import answers, embeddings, requests, tokens
 from trioserve.wire.openapi.marks import extension_marks
 from trioserve.wire.openapi.refusals import (
     Refusal,
@@ -65,6 +65,15 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             request=requests.CompletionRequest,
             answer=answers.Completion,
             chunk=answers.CompletionChunk,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+        ),
+        Operation(
+            method="post",
+            path="/v1/embeddings",
+            summary="Make vectors of texts, if the model is made for it or the server was told to.",
+            request=embeddings.EmbeddingsRequest,
+            answer=embeddings.EmbeddingList,
             parameters=("X-Request-Id",),
             refusals=refusals_of_generating(),
         ),

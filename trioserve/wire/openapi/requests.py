@@ -9,7 +9,7 @@ An integer is stricter than JSON Schema can say: 2.0 is none. Null is the same a
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -176,6 +176,20 @@ class ChatRequest(GeneratingRequest, kw_only=True):
     continue_final_message: ContinueFinalMessage = False
 
 
+PROMPTS: Final[dict[str, object]] = {
+    "anyOf": [
+        {"type": "string"},
+        {"$ref": "#/components/schemas/TokenIds"},
+        {
+            "type": "array",
+            "items": {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/TokenIds"}]},
+            "minItems": 1,
+        },
+    ]
+}
+"""One prompt, or several. msgspec has no union of two arrays."""
+
+
 class CompletionRequest(GeneratingRequest, kw_only=True):
     """A request to /v1/completions."""
 
@@ -184,17 +198,7 @@ class CompletionRequest(GeneratingRequest, kw_only=True):
         Meta(
             description="A text, an array of token ids, or an array of such prompts. P prompts give P times n choices, "
             "prompt by prompt.",
-            extra_json_schema={
-                "anyOf": [
-                    {"type": "string"},
-                    {"$ref": "#/components/schemas/TokenIds"},
-                    {
-                        "type": "array",
-                        "items": {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/TokenIds"}]},
-                        "minItems": 1,
-                    },
-                ]
-            },
+            extra_json_schema=PROMPTS,
         ),
     ]
     max_tokens: Annotated[
