@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from trioserve.wire.openapi.body import Body
 from trioserve.wire.openapi.marks import meaning
 from trioserve.wire.openapi.requests import PROMPTS
-from trioserve.wire.openapi.sampling import Body, Count
+from trioserve.wire.openapi.sampling import Count
 
 
 class EmbeddingsRequest(Body, kw_only=True):
