@@ -10,6 +10,7 @@ import json
 import uuid
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import attrs
@@ -26,7 +27,7 @@ from trioserve.text.reasoning import REASONING_FORMATS, ReasoningFormat, reasoni
 from trioserve.text.template import ChatTemplate
 from trioserve.text.tools.format import ToolFormat
 from trioserve.text.tools.formats import TOOL_FORMATS, tool_format_of
-from trioserve.text.tools.grammar import CallRule, Demand, Spelling, quote, whole_grammar
+from trioserve.text.tools.grammar import CallRule, Demand, Spelling, escape, whole_grammar
 from trioserve.text.tools.rendering import has_tools, write_tools
 from trioserve.tools import Tool, ToolUse
 
@@ -97,7 +98,7 @@ class Chats:
             await trio.lowlevel.checkpoint()
         return _cut_after(text, messages) if rendering.continue_final_message else text
 
-    def prepare(self, prompt: array[int], params: SamplingParams, tools: ToolUse | None) -> Chat:
+    async def prepare(self, prompt: array[int], params: SamplingParams, tools: ToolUse | None) -> Chat:
         """What ``generate`` needs for this prompt.
 
         Raises:
@@ -111,11 +112,18 @@ class Chats:
         output = self._output(prompt, self.tools if may_call else None)
         if output is None:
             return Chat(prompt=prompt, params=params, output=None)
-        if tools is not None and may_call and (tools.enforced_by is not None or params.structure is not None):
-            params = self._enforce(params, tools, output)
-        elif params.structure is not None and output.reasoning is not None:
-            params = attrs.evolve(params, structure=self._after_thought(params.structure, output))
-        return Chat(prompt=prompt, params=params, output=output)
+        if params.structure is None and (tools is None or not may_call or tools.enforced_by is None):
+            await trio.lowlevel.checkpoint()
+            return Chat(prompt=prompt, params=params, output=output)
+        make = partial(self._structure, params.structure, tools if may_call else None, output)
+        # schemas are gone through and written anew
+        size = sum(len(str(tool.parameters)) for tool in tools.callable) if tools is not None else 0
+        if size <= self._inline:
+            structure = make()
+            await trio.lowlevel.checkpoint()
+        else:
+            structure = await trio.to_thread.run_sync(make)
+        return Chat(prompt=prompt, params=attrs.evolve(params, structure=structure), output=output)
 
     def _output(self, prompt: array[int], tools: ToolFormat | None) -> OutputFormat | None:
         if tools is None and self.reasoning is None:
@@ -128,12 +136,23 @@ class Chats:
             new_id=lambda: uuid.uuid4().hex,
         )
 
-    def _enforce(self, params: SamplingParams, tools: ToolUse, output: OutputFormat) -> SamplingParams:
-        """Hold the choices to calls, or to calls and what an answer without them must be."""
-        assert output.tools is not None
-        answer = params.structure
-        param = tools.enforced_by or "tools"
+    def _structure(self, answer: Structure | None, tools: ToolUse | None, output: OutputFormat) -> Structure | None:
+        """What the choices are held to: calls, or an answer, or either of them; all after a thought.
+
+        Args:
+            answer: what an answer without calls must be; None: any text.
+            tools: what may be called; None: nothing.
+            output: how the choices are read.
+        """
         plain = None if answer is None else _expression(answer)
+        if tools is None:
+            assert answer is not None
+            if plain is None or output.reasoning is None:
+                # what can't be taken apart is for all of it, without thoughts
+                return answer
+            return self._whole([f"answer: {plain}"], output, answer.param)
+        assert output.tools is not None
+        param = tools.enforced_by or "tools"
         if answer is not None and plain is None and tools.mode != "required":
             raise ParamError(f"{param} can't be enforced together with {answer.param} of this kind.", param)
         demand = Demand(
@@ -143,12 +162,7 @@ class Chats:
             spelling=self._spelling,
             answer=plain,
         )
-        return attrs.evolve(params, structure=self._whole(output.tools.rules(demand), output, param))
-
-    def _after_thought(self, structure: Structure, output: OutputFormat) -> Structure:
-        """What an answer must be, after a thought; one that can't be taken apart is for all of it, without thoughts."""
-        expression = _expression(structure)
-        return structure if expression is None else self._whole([f"answer: {expression}"], output, structure.param)
+        return self._whole(output.tools.rules(demand), output, param)
 
     def _whole(self, rules: Sequence[str], output: OutputFormat, param: str) -> Structure:
         text = whole_grammar(rules, output.reasoning, self._spelling, starts_inside=output.starts_inside)
@@ -166,7 +180,7 @@ def _expression(structure: Structure) -> str | None:
     if structure.kind == "json_schema":
         return f"%json {structure.text}"
     if structure.kind == "choice":
-        return " | ".join(map(quote, json.loads(structure.text)))
+        return f"/{'|'.join(map(escape, json.loads(structure.text)))}/"
     return None
 
 

@@ -264,7 +264,7 @@ class Engine:
             ContextLengthError: the messages do not fit.
         """
         prompt = await self.encode_chat(messages, tools=tools, rendering=rendering)
-        return self._chats.prepare(prompt, params, tools)
+        return await self._chats.prepare(prompt, params, tools)
 
     def abort(self, request_id: str) -> bool:
         """End every choice of a running request with the finish reason "cancelled". False: no such request runs."""

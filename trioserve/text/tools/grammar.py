@@ -6,15 +6,12 @@ Owns: what the formats' grammars have in common. Must not know: any format, how 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
 
 from trioserve.text.reasoning import ReasoningFormat
-
-_SPECIAL: Final = re.compile(r"[][\\^$.|?*+(){}/]")
 
 ANY: Final = "(?s:.*)"
 """A regular expression for any text."""
@@ -121,4 +118,4 @@ def quote(text: str) -> str:
 
 def escape(text: str) -> str:
     """The text as a regular expression of a grammar, which stands between slashes, writes it."""
-    return _SPECIAL.sub(r"\\\g<0>", text)
+    return "".join(letter if letter.isalnum() or letter == "_" else f"\\x{{{ord(letter):x}}}" for letter in text)
