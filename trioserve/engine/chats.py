@@ -24,6 +24,7 @@ from trioserve.rendering import Rendering
 from trioserve.structure import Structure
 from trioserve.text.parser import OutputFormat, special_id
 from trioserve.text.reasoning import REASONING_FORMATS, ReasoningFormat, reasoning_format_of
+from trioserve.text.schema import prepare_schema
 from trioserve.text.template import ChatTemplate
 from trioserve.text.tools.format import ToolFormat
 from trioserve.text.tools.formats import TOOL_FORMATS, tool_format_of
@@ -185,11 +186,23 @@ def _expression(structure: Structure) -> str | None:
 
 
 def _call_rule(tool: Tool, *, all_follow: bool) -> CallRule:
-    """``all_follow``: the arguments follow the schema even if the tool is not strict."""
+    """A tool for a grammar.
+
+    Args:
+        tool: it may be called.
+        all_follow: the arguments follow the schema even if it is not strict.
+
+    Raises:
+        ParamError: the schema can't be enforced.
+    """
     if tool.parameters is None:
         return CallRule(tool.name, '{"type": "object", "properties": {}, "additionalProperties": false}', tool.param)
-    follows = tool.strict or all_follow
-    return CallRule(tool.name, json.dumps(tool.parameters) if follows else _ANY_OBJECT, tool.param)
+    if not (tool.strict or all_follow):
+        return CallRule(tool.name, _ANY_OBJECT, tool.param)
+    schema = json.dumps(tool.parameters)
+    # here, where the name of the field that is at fault is known
+    prepare_schema(schema, tool.param)
+    return CallRule(tool.name, schema, tool.param)
 
 
 def _tool_format(template: ChatTemplate | None, name: str | None) -> ToolFormat | None:
