@@ -85,6 +85,7 @@ TABLE: list[tuple[ToolFormat, str, Said]] = [
         [text("so"), *[call("f", '{"q": 1}')] * 2, text(" \n\n\n and"), call("f", '{"q": 1}')],
     ),
     (HERMES, f"{F} and", [call("f", '{"q": 1}'), text("and")]),
+    (HERMES, f"{F} and \n", [call("f", '{"q": 1}'), text("and \n")]),
     # no arguments
     (HERMES, '<tool_call>{"name": "f"}</tool_call>', [call("f", "{}")]),
     (HERMES, '<tool_call>{"name": "f", "arguments": null}</tool_call>', [call("f", "{}")]),
