@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 from pydantic_ai import Agent, ModelSettings, NativeOutput, RunContext, ToolOutput
+from pydantic_ai.capabilities import PrepareOutputTools
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
@@ -76,7 +77,12 @@ def test_a_tool_and_then_a_typed_output(chat: OpenAIChatModel) -> None:
     async def only_later(context: RunContext[None], definitions: list[ToolDefinition]) -> list[ToolDefinition]:
         return [] if context.run_step == 1 else definitions
 
-    agent = Agent(chat, output_type=ToolOutput(Colour), model_settings=SHORT, prepare_output_tools=only_later)
+    agent = Agent(
+        chat,
+        output_type=ToolOutput(Colour),
+        model_settings=SHORT,
+        capabilities=[PrepareOutputTools(only_later)],
+    )
 
     @agent.tool_plain(prepare=in_the_first_step_only)
     def taste(person: Literal["Ada", "Bob"]) -> str:

@@ -192,9 +192,17 @@ async def test_the_paths_are_those_of_the_app() -> None:
 
 async def test_what_is_served_and_what_runs_looks_as_documented() -> None:
     async with serving() as server:
-        for path in ("/health", "/version", "/metrics", "/v1/models", "/v1/models/tiny-chat", "/openapi.json"):
+        for path in (
+            "/health",
+            "/version",
+            "/tokenizer_info",
+            "/metrics",
+            "/v1/models",
+            "/v1/models/tiny-chat",
+            "/openapi.json",
+        ):
             assert (await server.ask("GET", path)).status == 200
-        for name in ("Health", "Version", "Models", "Model"):
+        for name in ("Health", "Version", "Models", "Model", "TokenizerInfo"):
             assert server.missing(name) == set()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from trioserve.testing.engine import say
+from trioserve.testing.engine import FAKE_TEMPLATE, say
 from trioserve.testing.server import CHAT, TEXT, FakeServer, events_of, serving
 from trioserve.testing.tokenizer import BOS, EOS, TURN
 
@@ -70,6 +70,18 @@ async def test_tokens_are_made_a_text_with_their_marks() -> None:
         assert await ask(server, "/detokenize", tokens=[0xFF]) == {"prompt": "\ufffd"}
         error = await refusal(server, "/detokenize", tokens=[97, 259])
         assert error["param"] == "tokens"
+
+
+async def test_what_a_client_must_know_of_the_tokenizer() -> None:
+    async with serving(context_length=64) as server:
+        response = await server.client.request("GET", "/tokenizer_info")
+        told = json.loads(response.body)
+        assert (told["bos_token"], told["eos_token"], told["pad_token"]) == ("<|bos|>", "<|eos|>", None)
+        assert (told["vocab_size"], told["model_max_length"]) == (259, 64)
+        assert told["chat_template"] == FAKE_TEMPLATE
+        # the marks are what they are called
+        ids = (await ask(server, "/tokenize", prompt=told["eos_token"], add_special_tokens=False))["tokens"]
+        assert ids == [EOS]
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", GENERATE, TEXT + "/render", CHAT + "/render"])

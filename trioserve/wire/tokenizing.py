@@ -1,4 +1,4 @@
-"""Texts to tokens and back, for clients: /tokenize, /detokenize. The shapes are vLLM's.
+"""Texts to tokens and back, for clients: /tokenize, /detokenize, /tokenizer_info. The shapes are vLLM's.
 
 Owns: the fields of both. Must not know: the vocabulary.
 """
@@ -113,6 +113,23 @@ def tokenize_body(token_ids: Sequence[int], context_length: int, texts: TokenTex
             "max_model_len": context_length,
             "tokens": token_ids,
             "token_strs": None if texts is None else [texts.shown(token_id)[0] for token_id in token_ids],
+        }
+    )
+
+
+def tokenizer_body(
+    *, bos_token: str | None, eos_token: str | None, chat_template: str | None, vocab_size: int, context_length: int
+) -> bytes:
+    """The answer of /tokenizer_info, with the names of tokenizer_config.json."""
+    return json_line(
+        {
+            "tokenizer_class": "trioserve",
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "pad_token": None,
+            "chat_template": chat_template,
+            "vocab_size": vocab_size,
+            "model_max_length": context_length,
         }
     )
 

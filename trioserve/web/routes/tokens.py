@@ -29,7 +29,13 @@ from trioserve.wire.generate import GenerateCall, TokenAnswerBuilder, TokenChunk
 from trioserve.wire.rendered import rendered_body, rendered_fields
 from trioserve.wire.tally import Head
 from trioserve.wire.token_texts import TokenTexts
-from trioserve.wire.tokenizing import detokenize_body, parse_detokenize, parse_tokenize, tokenize_body
+from trioserve.wire.tokenizing import (
+    detokenize_body,
+    parse_detokenize,
+    parse_tokenize,
+    tokenize_body,
+    tokenizer_body,
+)
 
 
 @attrs.frozen
@@ -79,6 +85,7 @@ class Tokens:
         return (
             Rule("/tokenize", "POST", self.tokenize),
             Rule("/detokenize", "POST", self.detokenize),
+            Rule("/tokenizer_info", "GET", self.tokenizer),
             Rule("/v1/chat/completions/render", "POST", self.render_chat),
             Rule("/v1/completions/render", "POST", self.render_completion),
             Rule("/inference/v1/generate", "POST", self.generate),
@@ -110,6 +117,21 @@ class Tokens:
         if len(call.token_ids) <= INLINE_BODY_BYTES // 10:
             return json_response(decode())
         return json_response(await trio.to_thread.run_sync(decode))
+
+    async def tokenizer(self) -> TrioResponse:
+        tokenizer, template = self._engine.tokenizer, self._engine.model.template
+        # where a model ends in several ways, the first of them
+        ends = sorted(tokenizer.eos_ids)[:1]
+        begins = tokenizer.encode("", add_special=True)
+        return json_response(
+            tokenizer_body(
+                bos_token=tokenizer.decode(begins, skip_special=False) or None,
+                eos_token=tokenizer.decode(ends, skip_special=False) or None,
+                chat_template=None if template is None else template.source,
+                vocab_size=tokenizer.vocab_size,
+                context_length=self._engine.info.context_length,
+            )
+        )
 
     async def render_chat(self) -> TrioResponse:
         call = await self._service.decode(parse_chat)

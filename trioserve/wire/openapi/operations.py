@@ -170,4 +170,11 @@ def _about_tokens() -> list[Operation]:
             refusals=refusals_of_tokenizing(),
             marks=ours,
         ),
+        Operation(
+            method="get",
+            path="/tokenizer_info",
+            summary="What marks the beginning and the end of a text, and the chat template.",
+            answer=tokens.TokenizerInfo,
+            marks=ours,
+        ),
     ]

@@ -5,7 +5,7 @@ Owns: type and meaning of their fields. Must not know: texts.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -90,6 +90,18 @@ class Detokenized(Struct, kw_only=True):
     """The text of tokens, special ones included; U+FFFD where it is no UTF-8."""
 
     prompt: str
+
+
+class TokenizerInfo(Struct, kw_only=True):
+    """What a client must know of a tokenizer that it uses over HTTP. The names are those of tokenizer_config.json."""
+
+    tokenizer_class: Literal["trioserve"]
+    bos_token: Annotated[str | None, meaning("What a text begins with, if the model wants that.")]
+    eos_token: Annotated[str | None, meaning("What ends an answer; the first, if there are several.")]
+    pad_token: None
+    chat_template: Annotated[str | None, meaning("In Jinja.")]
+    vocab_size: int
+    model_max_length: Annotated[int, meaning("Tokens of prompt and answer together at most.")]
 
 
 class GenerateParams(Sampling, kw_only=True):
