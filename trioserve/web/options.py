@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import stat
 from pathlib import Path
 
 import attrs
@@ -17,6 +18,7 @@ from trioserve.web.auth import ApiKeys
 from trioserve.web.cors import Cors
 
 MAX_PORT = 65535
+ALL_PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
 
 def _is_port(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -49,8 +51,10 @@ def _are_origins(_: object, attribute: attrs.Attribute[tuple[str, ...]], value: 
 
 
 def _is_mode(_: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
-    if value is not None and not 0 <= value <= 0o777:
-        raise ParamError(f"{attribute.name} must be between 0 and 0o777, got {value:#o}.", attribute.name)
+    if value is not None and not 0 <= value <= ALL_PERMISSIONS:
+        raise ParamError(
+            f"{attribute.name} must be between 0 and {ALL_PERMISSIONS:#o}, got {value:#o}.", attribute.name
+        )
 
 
 @attrs.frozen(kw_only=True)
