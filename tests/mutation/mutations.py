@@ -13,6 +13,7 @@ LIFETIME = ("tests/engine/test_lifetime.py",)
 EXTENSIONS = ("tests/engine/test_extensions.py",)
 BEST_OF = ("tests/engine/test_ranking.py", "tests/engine/test_best_of.py")
 ROUTES = ("tests/web/test_routes.py",)
+FRONT = ("tests/web/test_front.py",)
 WIRE = ("tests/wire",)
 ORDER = ("tests/sched/test_waiting.py", "tests/sched/test_admission.py")
 GROUPLESS = ("tests/engine/test_groupless.py",)
@@ -293,6 +294,14 @@ MUTATIONS = (
         "        self._client_left = True\n        self.nursery.cancel_scope.cancel()",
         "        self._client_left = True",
         ROUTES,
+    ),
+    Mutation(
+        "FAN-27",
+        "a deadline ends a stream",
+        "trioserve/web/exchange.py",
+        "        scope.deadline = self._deadline\n",
+        "",
+        FRONT,
     ),
     Mutation(
         "FAN-25",
