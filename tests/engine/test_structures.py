@@ -107,6 +107,13 @@ async def test_an_agent_that_asks_the_same_again_waits_for_nothing(compilations:
     assert compilations == [PAIR.text]
 
 
+async def test_each_request_has_a_matcher_of_its_own() -> None:
+    compiler = Structures(ByteTokenizer(), 259, None)
+    first, second = [await compiler.compile(Structure(kind="regex", text="ab")) for _ in range(2)]
+    first.advance(ord("a"))
+    assert not second.advance(ord("a"))
+
+
 async def test_of_many_structures_the_ones_asked_for_last_are_kept(
     compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

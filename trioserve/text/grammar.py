@@ -31,7 +31,7 @@ MAX_STRUCTURE_LENGTH: Final = 262_144
 MAX_CHOICES: Final = 10_000
 
 _SPECIAL: Final = b"\xff"
-"""What llguidance marks special tokens with: a byte that is in no UTF-8."""
+"""What llguidance marks special tokens with: a byte that is in no UTF-8, so that no text needs a token with it."""
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
 _ENDS: Final = ("EndOfSentence", "NoExtension", "NoExtensionBias")
 """Why llguidance stops where a text is complete."""
@@ -105,8 +105,7 @@ def _bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
     if not text:
         name = tokenizer.token_bytes(token_id, skip_special=False)
         return _SPECIAL + name if name else b""
-    # no text has that byte, and llguidance would take the token for a special one
-    return b"" if _SPECIAL in text else text
+    return text
 
 
 @attrs.define(eq=False)
