@@ -21,6 +21,7 @@ from trioserve.events import (
     ToolCallDelta,
 )
 from trioserve.params import ChoiceParams, Limits, SamplingParams, StopWhen
+from trioserve.structure import Structure
 from trioserve.testing.tokenizer import EOS, ByteTokenizer
 from trioserve.wire.calls import Call
 from trioserve.wire.details import Details
@@ -140,6 +141,24 @@ def test_a_rendered_prompt_reads_as_what_it_was_made_from(params: SamplingParams
     assert read.params == params
     assert (read.model, read.token_ids) == ("m", (5, 6))
     assert (read.stream, read.include_usage, read.continuous_usage) == (stream, usage, usage)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (Structure(kind="json_object", text=""), ("json_schema", '{"type":"object"}')),
+        (Structure(kind="json_schema", text='{"const":1}'), ("json_schema", '{"const":1}')),
+        (Structure(kind="regex", text="a+"), ("regex", "a+")),
+        (Structure(kind="choice", text='["a","b"]'), ("choice", '["a","b"]')),
+        (Structure(kind="lark", text='start: "a"'), ("lark", 'start: "a"')),
+    ],
+)
+def test_a_rendered_structure_reads_as_one_that_allows_the_same(given: Structure, read: tuple[str, str]) -> None:
+    params = SamplingParams(structure=given)
+    call = Call(model="m", params=params, stream=False, include_usage=False, continuous_usage=False)
+    structure = parse_generate(rendered_body(rendered_fields(call, [5], params)), Limits()).params.structure
+    assert structure is not None
+    assert (structure.kind, structure.text) == read
 
 
 def test_what_has_its_default_is_not_rendered() -> None:

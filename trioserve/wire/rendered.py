@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 
 from trioserve.params import SamplingParams
+from trioserve.structure import Structure
 from trioserve.wire.calls import Call
 from trioserve.wire.line import json_line
 from trioserve.wire.options import ABOUT_REQUEST
@@ -53,7 +55,22 @@ def sampling_fields(params: SamplingParams) -> dict[str, object]:
         written["stop_when"] = _given(params.stop_when)
     if params.prediction is not None:
         written["prediction"] = {"type": "content", "content": params.prediction}
+    if params.structure is not None:
+        del written["structure"]
+        written["structured_outputs"] = _structure_fields(params.structure)
     return written
+
+
+def _structure_fields(structure: Structure) -> dict[str, object]:
+    """The field of ``structured_outputs`` that says the same."""
+    if structure.kind == "json_object":
+        return {"json": {"type": "object"}}
+    if structure.kind == "lark":
+        return {"grammar": structure.text}
+    if structure.kind == "regex":
+        return {"regex": structure.text}
+    name = "json" if structure.kind == "json_schema" else "choice"
+    return {name: msgspec.json.decode(structure.text)}
 
 
 def _given(value: attrs.AttrsInstance) -> dict[str, object]:
