@@ -21,6 +21,7 @@ PUBLIC = {
     "ChoiceUsage",
     "ContextLengthError",
     "DeviceError",
+    "Embeddings",
     "Engine",
     "EngineClosedError",
     "EngineFailedError",

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from trioserve.engine.answers import Answer, ChoiceAnswer, ToolCall
+    from trioserve.engine.answers import Answer, ChoiceAnswer, Embeddings, ToolCall
     from trioserve.engine.chats import Chat
     from trioserve.engine.engine import Engine, EngineStatistics, ModelInfo
     from trioserve.engine.generation import Generation
@@ -63,6 +63,7 @@ __all__ = [
     "ChoiceUsage",
     "ContextLengthError",
     "DeviceError",
+    "Embeddings",
     "Engine",
     "EngineClosedError",
     "EngineFailedError",
@@ -103,7 +104,7 @@ __all__ = [
 # Names are imported when they are first asked for (PEP 562): an engine takes some 0.3 seconds to import, which
 # ``trioserve --help`` does not need, and in which Ctrl-C would be a traceback before the command can help it.
 _HOMES: Final = {
-    "trioserve.engine.answers": ("Answer", "ChoiceAnswer", "ToolCall"),
+    "trioserve.engine.answers": ("Answer", "ChoiceAnswer", "Embeddings", "ToolCall"),
     "trioserve.engine.chats": ("Chat",),
     "trioserve.engine.engine": ("Engine", "EngineStatistics", "ModelInfo"),
     "trioserve.engine.generation": ("Generation",),

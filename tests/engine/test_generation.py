@@ -324,3 +324,14 @@ async def test_an_id_between_the_vocabulary_and_the_width_of_the_logits_is_refus
     async with block as engine:
         with pytest.raises(ParamError, match=r"Token id 259 is out of the vocabulary \(0 to 258\)"):
             await engine.complete([1, 259])
+
+
+async def test_an_answer_has_the_scores_that_were_asked_for() -> None:
+    block, _ = open_fake_engine(say("ab"))
+    params = SamplingParams(n=2, seed=0, logprobs=1, prompt_logprobs=0)
+    async with block as engine:
+        answer = await engine.complete([[1, 2, 3], [4, 5]], params)
+        plain = await engine.complete("x")
+    assert [[score.token_id for score in choice.logprobs] for choice in answer.choices] == [[97, 98, EOS]] * 4
+    assert [(scored.prompt, scored.token_ids) for scored in answer.scored_prompts] == [(0, (1, 2, 3)), (1, (4, 5))]
+    assert (plain.choices[0].logprobs, plain.scored_prompts) == ((), ())

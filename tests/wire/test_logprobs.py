@@ -244,6 +244,14 @@ def test_a_space_that_was_put_in_front_to_tokenize_is_not_in_the_echo() -> None:
     assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 4, 5]
 
 
+def test_a_prompt_that_ends_inside_a_character_does_not_move_the_answer() -> None:
+    details = Details(texts=TEXTS, logprobs=0, echo_logprobs=True)
+    request = head("completion", details, echo=("\ufffd",), prompt_tokens=(1,))
+    answer = whole(request, [scored(0, 0xE2), said(0, ord("a"), ord("b")), ends(0, 2)])
+    assert answer["choices"][0]["text"] == "\ufffdab"
+    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 1, 2]
+
+
 def test_an_echo_of_no_more_tokens_is_the_scored_prompt() -> None:  # cases echo-logprobs, max-tokens-edges
     details = Details(texts=TEXTS, logprobs=1, echo_logprobs=True)
     request = head("completion", details, echo=("ab",))

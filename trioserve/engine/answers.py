@@ -5,6 +5,8 @@ Owns: Answer and the fold that makes it. Must not know: how events come about.
 
 from __future__ import annotations
 
+from array import array
+
 import attrs
 
 from trioserve.events import (
@@ -15,6 +17,7 @@ from trioserve.events import (
     PromptScored,
     ReasoningDelta,
     TextDelta,
+    TokenLogprob,
     ToolCallDelta,
 )
 
@@ -44,6 +47,8 @@ class ChoiceAnswer:
     reasoning: str = ""
     """What it thought before."""
     tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of its tokens, if they were asked for."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +58,20 @@ class Answer:
     choices: tuple[ChoiceAnswer, ...]
     prompt_tokens: int
     cached_tokens: int
+    scored_prompts: tuple[PromptScored, ...] = ()
+    """One for each prompt, in their order, if prompt_logprobs were asked for."""
+
+
+@attrs.frozen(kw_only=True)
+class Embeddings:
+    """The vectors of some texts."""
+
+    vectors: tuple[array[float], ...]
+    """"f" one for each text, of length 1."""
+    prompt_tokens: int
+    """Of all texts."""
+    cached_tokens: int
+    """Those of them that were found in the prefix cache."""
 
 
 @attrs.define(eq=False)
@@ -68,6 +87,7 @@ class _Said:
     reasoning: list[str] = attrs.field(factory=list)
     calls: list[_Call] = attrs.field(factory=list)
     token_ids: list[int] = attrs.field(factory=list)
+    logprobs: list[TokenLogprob] = attrs.field(factory=list)
 
 
 class AnswerFold:
@@ -76,6 +96,7 @@ class AnswerFold:
     def __init__(self) -> None:
         self._said: dict[int, _Said] = {}
         self._finished: list[ChoiceFinished] = []
+        self._scored: list[PromptScored] = []
 
     def __repr__(self) -> str:
         return f"<AnswerFold: {len(self._finished)} choices finished>"
@@ -86,9 +107,11 @@ class AnswerFold:
             self._finished.append(event)
             return
         if isinstance(event, PromptScored):
+            self._scored.append(event)
             return
         said = self._said.setdefault(event.index, _Said())
         said.token_ids += event.token_ids
+        said.logprobs += event.logprobs
         if isinstance(event, TextDelta):
             said.text.append(event.text)
         elif isinstance(event, ReasoningDelta):
@@ -101,7 +124,12 @@ class AnswerFold:
     def answer(self, prompt_tokens: int, cached_tokens: int) -> Answer:
         """The answer, once all choices have finished."""
         choices = [self._choice(event) for event in sorted(self._finished, key=lambda event: event.index)]
-        return Answer(choices=tuple(choices), prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+        return Answer(
+            choices=tuple(choices),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            scored_prompts=tuple(sorted(self._scored, key=lambda event: event.prompt)),
+        )
 
     def _choice(self, event: ChoiceFinished) -> ChoiceAnswer:
         said = self._said.get(event.index, _Said())
@@ -117,4 +145,5 @@ class AnswerFold:
             tool_calls=tuple(
                 ToolCall(id=call.id, name=call.name, arguments="".join(call.arguments)) for call in said.calls
             ),
+            logprobs=tuple(said.logprobs),
         )

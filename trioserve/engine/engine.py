@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from trioserve.abc import DeviceInfo, Tokenizer
-from trioserve.engine.answers import Answer, AnswerFold
+from trioserve.engine.answers import Answer, AnswerFold, Embeddings
 from trioserve.engine.chats import Chat, Chats, Message
 from trioserve.engine.generation import Generation
 from trioserve.engine.groupless import GrouplessScheduler
@@ -47,18 +47,6 @@ class ModelInfo:
     """How the model makes a vector of a text; None: its files say nothing."""
     warnings: tuple[str, ...] = ()
     """What in the model's files was odd, for people."""
-
-
-@attrs.frozen(kw_only=True)
-class Embeddings:
-    """The vectors of some texts."""
-
-    vectors: tuple[array[float], ...]
-    """"f" one for each text, of length 1."""
-    prompt_tokens: int
-    """Of all texts."""
-    cached_tokens: int
-    """Those of them that were found in the prefix cache."""
 
 
 @attrs.frozen(kw_only=True)
