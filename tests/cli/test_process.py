@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-import httpx
 import openai
 import pytest
 import trustme
@@ -120,7 +119,10 @@ def test_a_server_for_others_as_a_file_sets_it_up(
     trusting = ssl.create_default_context()
     ca.configure_trust(trusting)
     with openai.OpenAI(
-        base_url=f"{address}/v1", api_key="secret", max_retries=0, http_client=httpx.Client(verify=trusting)
+        base_url=f"{address}/v1",
+        api_key="secret",
+        max_retries=0,
+        http_client=openai.DefaultHttpxClient(verify=trusting),
     ) as client:
         assert [model.id for model in client.models.list()] == ["tiny"]
         with pytest.raises(openai.AuthenticationError) as refused:
