@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-NOT_SERVED_YET = {"structured output", "tools", "responses", "messages", "embeddings", "tokenize"}
+NOT_SERVED_YET = {"responses", "messages", "embeddings"}
 """What tests marked with ``needs`` wait for."""
 
 

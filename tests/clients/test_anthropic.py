@@ -19,6 +19,7 @@ PAINT: Any = {
         "additionalProperties": False,
     },
 }
+ALONE: Any = {"disable_parallel_tool_use": True}
 
 pytestmark = pytest.mark.needs("messages")
 
@@ -83,7 +84,7 @@ def test_an_error_is_in_the_form_that_the_client_knows(client: anthropic.Anthrop
 @pytest.mark.needs("tools")
 def test_a_turn_with_a_tool(client: anthropic.Anthropic, model: str) -> None:
     settings: Any = {"model": model, "max_tokens": 200, "tools": [PAINT]}
-    answer = client.messages.create(**settings, messages=MESSAGES, tool_choice={"type": "any"})
+    answer = client.messages.create(**settings, messages=MESSAGES, tool_choice={"type": "any", **ALONE})
     call = next(block for block in answer.content if block.type == "tool_use")
     assert answer.stop_reason == "tool_use"
     assert call.name == "paint"
@@ -92,6 +93,8 @@ def test_a_turn_with_a_tool(client: anthropic.Anthropic, model: str) -> None:
     results = [{"type": "tool_result", "tool_use_id": block.id, "content": "done"} for block in calls]
     turns: Any = [*MESSAGES, {"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
     assert client.messages.create(**settings, messages=turns).stop_reason
-    with client.messages.stream(**settings, messages=MESSAGES, tool_choice={"type": "tool", "name": "paint"}) as stream:
+    with client.messages.stream(
+        **settings, messages=MESSAGES, tool_choice={"type": "tool", "name": "paint", **ALONE}
+    ) as stream:
         streamed = next(block for block in stream.get_final_message().content if block.type == "tool_use")
     assert streamed.input["colour"] in {"red", "green", "blue"}

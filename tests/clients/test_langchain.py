@@ -103,7 +103,7 @@ def test_json_mode(chat: ChatOpenAI) -> None:
 
 @pytest.mark.needs("tools")
 def test_a_turn_with_a_tool(chat: ChatOpenAI) -> None:
-    bound = chat.bind_tools([paint], tool_choice="any", strict=True)
+    bound = chat.bind_tools([paint], tool_choice="any", strict=True, parallel_tool_calls=False)
     asked = HumanMessage("Paint the wall.")
     answer = bound.invoke([asked])
     call = answer.tool_calls[0]
@@ -116,7 +116,7 @@ def test_a_turn_with_a_tool(chat: ChatOpenAI) -> None:
 
 @pytest.mark.needs("tools")
 def test_a_streamed_call(chat: ChatOpenAI) -> None:
-    bound = chat.bind_tools([paint], tool_choice="paint")
+    bound = chat.bind_tools([paint], tool_choice="paint", parallel_tool_calls=False)
     total: Any = None
     for chunk in bound.stream("Paint the wall."):
         total = chunk if total is None else total + chunk

@@ -94,6 +94,7 @@ def test_a_tool_is_called(to: Asked, stream: bool) -> None:
         messages=MESSAGES,
         tools=[{"type": "function", "function": function}],
         tool_choice="required",
+        parallel_tool_calls=False,
         stream=stream,
     )
     if stream:

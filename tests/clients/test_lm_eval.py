@@ -42,7 +42,7 @@ Evaluate = Callable[..., Any]
 def evaluate(url: str, model: str, tmp_path: Path) -> Evaluate:
     """Evaluates a task, and returns its results."""
 
-    def evaluate(task: dict[str, Any], **arguments: object) -> Any:
+    def evaluate(task: dict[str, Any], *, batch: int = 1, **arguments: object) -> Any:
         data = tmp_path / "data.jsonl"
         data.write_text("\n".join(map(json.dumps, LINES)))
         # JSON is YAML
@@ -51,7 +51,7 @@ def evaluate(url: str, model: str, tmp_path: Path) -> Evaluate:
         command = [str(Path(sys.executable).with_name("lm_eval")), "--model", "local-completions"]
         command += ["--model_args", ",".join(f"{name}={value}" for name, value in settings.items())]
         command += ["--tasks", task["task"], "--include_path", str(tmp_path), "--output_path", str(tmp_path / "out")]
-        command += ["--log_samples"]
+        command += ["--log_samples", "--batch_size", str(batch)]
         variables = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
         ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
         assert ended.returncode == 0, ended.stderr
@@ -77,7 +77,7 @@ def test_texts_are_generated(evaluate: Evaluate, at_once: int) -> None:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_likelihoods_choose_what_makes_sense(evaluate: Evaluate, batch: int) -> None:
     # the tokenizer is the server's own, over HTTP
-    results, samples = evaluate(CHOOSING, tokenizer_backend="remote", batch_size=batch)
+    results, samples = evaluate(CHOOSING, tokenizer_backend="remote", batch=batch)
     assert results["acc,none"] == 1
     likelihoods = [float(response[0]) for sample in samples for response in sample["filtered_resps"]]
     assert len(likelihoods) == 6

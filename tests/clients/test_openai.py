@@ -203,7 +203,7 @@ def test_json_mode(client: openai.OpenAI, model: str) -> None:
 @pytest.mark.needs("tools")
 def test_tools_are_called_by_every_choice(client: openai.OpenAI, model: str) -> None:
     for choice_of_tools in ("required", {"type": "function", "function": {"name": "paint"}}):
-        asked: Any = {"tools": [PAINT], "tool_choice": choice_of_tools, "n": 2, "max_tokens": 200}
+        asked: Any = {"tools": [PAINT], "tool_choice": choice_of_tools, "n": 2, "parallel_tool_calls": False}
         answer = client.chat.completions.parse(model=model, messages=MESSAGES, **asked)
         for choice in answer.choices:
             assert choice.finish_reason in {"tool_calls", "stop"}
@@ -213,7 +213,7 @@ def test_tools_are_called_by_every_choice(client: openai.OpenAI, model: str) -> 
 
 @pytest.mark.needs("tools")
 def test_streamed_calls_are_put_together(client: openai.OpenAI, model: str) -> None:
-    asked: Any = {"tools": [PAINT], "tool_choice": "required", "n": 2, "max_tokens": 200}
+    asked: Any = {"tools": [PAINT], "tool_choice": "required", "n": 2, "parallel_tool_calls": False}
     with client.chat.completions.stream(model=model, messages=MESSAGES, **asked) as stream:
         done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
         final = stream.get_final_completion()
@@ -221,20 +221,41 @@ def test_streamed_calls_are_put_together(client: openai.OpenAI, model: str) -> N
     for choice in final.choices:
         assert choice.finish_reason == "tool_calls"
         assert choice.message.tool_calls
-        assert all(isinstance(call.function.parsed_arguments, Colour) for call in choice.message.tool_calls)
-        ids = [call.id for call in choice.message.tool_calls]
-        assert len(set(ids)) == len(ids)
+        assert isinstance(choice.message.tool_calls[0].function.parsed_arguments, Colour)
+
+
+@pytest.mark.needs("tools")
+def test_calls_side_by_side_have_ids_of_their_own(client: openai.OpenAI, model: str) -> None:
+    # as many as the model likes, and the last may be cut
+    asked: Any = {"tools": [PAINT], "tool_choice": "required", "n": 2, "max_tokens": 120, "seed": 1}
+    whole = client.chat.completions.create(model=model, messages=MESSAGES, **asked)
+    streamed: dict[tuple[int, int], str] = {}
+    ids: list[str] = []
+    for chunk in client.chat.completions.create(model=model, messages=MESSAGES, **asked, stream=True):
+        for choice in chunk.choices:
+            for call in choice.delta.tool_calls or []:
+                ids += [call.id] if call.id else []
+                place = choice.index, call.index
+                arguments = call.function.arguments if call.function else None
+                streamed[place] = streamed.get(place, "") + (arguments or "")
+    assert len(set(ids)) == len(ids) == len(streamed)
+    assert streamed == {
+        (choice.index, index): call.function.arguments
+        for choice in whole.choices
+        for index, call in enumerate(choice.message.tool_calls or [])
+        if call.type == "function"
+    }
 
 
 @pytest.mark.needs("tools")
 def test_the_turn_after_a_call(client: openai.OpenAI, model: str) -> None:
-    asked: Any = {"tools": [PAINT], "max_tokens": 200}
+    asked: Any = {"tools": [PAINT], "parallel_tool_calls": False}
     answer = client.chat.completions.create(model=model, messages=MESSAGES, tool_choice="required", **asked)
     message = answer.choices[0].message
     calls = message.tool_calls or []
     results: Any = [{"role": "tool", "tool_call_id": call.id, "content": "done"} for call in calls]
     turns: Any = [*MESSAGES, message.model_dump(exclude_none=True), *results]
-    last = client.chat.completions.create(model=model, messages=turns, tool_choice="none", **asked)
+    last = client.chat.completions.create(model=model, messages=turns, tool_choice="none", max_tokens=8, **asked)
     assert last.choices[0].message.tool_calls is None
 
 

@@ -14,7 +14,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
 QUESTION = "Name a colour."
-SHORT = ModelSettings(max_tokens=64)
+SHORT = ModelSettings(max_tokens=64, parallel_tool_calls=False)
 
 
 class Colour(pydantic.BaseModel):

@@ -196,6 +196,7 @@ async def test_what_is_served_and_what_runs_looks_as_documented() -> None:
             "/health",
             "/version",
             "/tokenizer_info",
+            "/tokenizer_info",
             "/metrics",
             "/v1/models",
             "/v1/models/tiny-chat",
