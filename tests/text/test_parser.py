@@ -36,7 +36,7 @@ def read(form: OutputFormat, pieces: Sequence[str]) -> Said:
     parser = form.parser()
     parts = [part for piece in pieces for part in parser.feed(piece)] + parser.end()
     said: list[list[str]] = []
-    ids = set()
+    ids: set[str] = set()
     for part in parts:
         if part.id is not None:
             assert part.name is not None

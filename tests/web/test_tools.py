@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import attrs
-import httpx  # noqa: ASYNC127  # what the official client takes
+import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
@@ -36,10 +36,10 @@ THINKING = attrs.evolve(FAKE_OPTIONS, reasoning_format="think")
 
 def official(body: bytes, content_type: str) -> openai.OpenAI:
     """The official client of a server that answers with ``body``."""
-    transport = httpx.MockTransport(
-        lambda request: httpx.Response(200, content=body, headers={"content-type": content_type})
+    transport = httpx2.MockTransport(
+        lambda request: httpx2.Response(200, content=body, headers={"content-type": content_type})
     )
-    return openai.OpenAI(api_key="x", base_url="http://test", http_client=httpx.Client(transport=transport))
+    return openai.OpenAI(api_key="x", base_url="http://test", http_client=httpx2.Client(transport=transport))
 
 
 async def ask(server: FakeServer, *, stream: bool, **fields: Any) -> ChatCompletion:

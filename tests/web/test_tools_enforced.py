@@ -33,7 +33,8 @@ NAMED = {"type": "function", "function": {"name": "g"}}
 def babble(draw: Draw) -> int:
     """A model without sense: it would write anything, and ends what can end."""
     rng = random.Random(draw.seed * 100_003 + len(draw.generated))
-    return rng.choice((EOS, *b'"])}<', rng.randrange(256)))
+    tokens = (EOS, *b'"])}<', rng.randrange(256))
+    return tokens[rng.randrange(len(tokens))]
 
 
 def check(choice: dict[str, Any]) -> list[str]:
