@@ -67,6 +67,18 @@ async def test_a_choice_is_held_to_a_grammar_where_something_is_demanded(use: To
     assert (structure and structure.param) == param
 
 
+async def test_no_stop_string_cuts_off_what_must_be_called() -> None:
+    block, _ = open_fake_engine(say("x"))
+    params = SamplingParams(stop=("Observation:",), include_stop=True)
+    async with block as engine:
+        chat = await engine.prepare_chat(MESSAGES, params, tools=ToolUse(tools=(F,), mode="required"))
+        assert (chat.params.stop, chat.params.structure is None) == ((), False)
+        free = await engine.prepare_chat(MESSAGES, params, tools=ToolUse(tools=(F,)))
+        assert free.params == params
+        with pytest.raises(ParamError, match="stop can't be given together with tools"):
+            await engine.prepare_chat(MESSAGES, params, tools=ToolUse(tools=(STRICT,)))
+
+
 async def test_a_schema_is_for_the_arguments_of_strict_tools_and_of_those_that_must_be_called() -> None:
     async def grammar(use: ToolUse) -> str:
         structure = (await engine.prepare_chat(MESSAGES, tools=use)).params.structure

@@ -124,6 +124,9 @@ class Chats:
             await trio.lowlevel.checkpoint()
         else:
             structure = await trio.to_thread.run_sync(make)
+        if tools is not None and may_call and tools.mode == "required":
+            # A stop string ends a text, and of that there will be none. Agents give it with every request.
+            params = attrs.evolve(params, stop=(), include_stop=False)
         return Chat(prompt=prompt, params=attrs.evolve(params, structure=structure), output=output)
 
     def _output(self, prompt: array[int], tools: ToolFormat | None) -> OutputFormat | None:
