@@ -174,7 +174,9 @@ def test_without_any_end_token_the_model_loads_with_a_warning(tmp_path: Path) ->
     model.weights.close()
 
 
-@pytest.mark.parametrize(("number", "pooling"), [(None, None), (0, None), (1, "mean"), (2, None), (3, "last"), (4, None)])
+@pytest.mark.parametrize(
+    ("number", "pooling"), [(None, None), (0, None), (1, "mean"), (2, None), (3, "last"), (4, None)]
+)
 def test_the_pooling_of_a_gguf_file(tmp_path: Path, number: int | None, pooling: str | None) -> None:
     model = load_model(write_tiny_gguf(tmp_path / "a.gguf", metadata={"llama.pooling_type": number}))
 

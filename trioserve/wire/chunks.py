@@ -80,6 +80,10 @@ class ChunkBuilder:
         """The chunk of one event; b"" for a delta that has nothing to tell yet."""
         assert self._started
         assert not self._ended
+        if self._details is None and isinstance(event, TextDelta):
+            # nearly all there is to write
+            self._tally.add(event)
+            return self._text_chunk(event.index, event.text) if event.text else b""
         if isinstance(event, PromptScored):
             return self._open(event.prompt, event)
         opening = b""
@@ -93,8 +97,6 @@ class ChunkBuilder:
         self._tally.add(event)
         if self._details is not None:
             return opening + self._detailed_chunk(event, self._details[event.index])
-        if isinstance(event, TextDelta):
-            return self._text_chunk(event.index, event.text) if event.text else b""
         delta = delta_fields(event)
         return b"" if delta is None else self._delta_chunk(event.index, delta)
 
