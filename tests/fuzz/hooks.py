@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Final
 
 import schemathesis
-from schemathesis import Case, CheckContext, Response
+from schemathesis import Case, CheckContext, HookContext, Response
 from schemathesis.core.failures import Failure
 
 REASONS: Final = [
@@ -27,6 +28,7 @@ REASONS: Final = [
         r"^best_of must be",
         r"^min_tokens (must be at most (max_tokens|the tokens of a choice)|can't be given together)",
         r"^logit_bias has two values for one token\.$",
+        r"^Exactly one of prompt and messages is required\.$",
         r"^There are two tools with the name|^There is no tool with the name",
         r"^stop_when takes exactly one of finished and agree\.$",
         r"^stop_when\.pattern goes with stop_when\.agree\.$",
@@ -35,6 +37,20 @@ REASONS: Final = [
         r"^n must be 1 when",
     )
 ]
+
+
+SHORTEST_DEADLINE: Final = 60.0
+"""Seconds. A shorter one is likely to end its request with 504, which is as it should be, but looks like a fault."""
+
+
+@schemathesis.hook
+def before_call(context: HookContext, case: Case, **_: object) -> None:
+    """Give every request that has a deadline enough time."""
+    for name, value in list((case.headers or {}).items()):
+        if name.lower() == "x-request-timeout" and re.fullmatch(r"[\d.]+", value):
+            with contextlib.suppress(ValueError):
+                if 0 < float(value) < SHORTEST_DEADLINE:
+                    case.headers[name] = str(SHORTEST_DEADLINE)
 
 
 @schemathesis.check

@@ -23,6 +23,7 @@ from trioserve.testing.process import serving_process
 
 HERE = Path(__file__).parent
 MODEL = TinyLlama(seed=1, head_dim=16)
+KEY = "fuzz"
 FLAGS = ("--max-n", "8", "--max-choices", "16", "--max-body-size", "1000000")
 SPARE_SECONDS = 120
 """That schemathesis may take more than it was told to."""
@@ -37,7 +38,7 @@ def main(seconds: int, seed: int | None) -> None:
         seed = random.SystemRandom().randrange(10**6)
     with tempfile.TemporaryDirectory() as folder:
         model = write_tiny_gguf(Path(folder) / "tiny.gguf", MODEL)
-        with serving_process(str(model), Path(folder) / "server.log", *FLAGS) as server:
+        with serving_process(str(model), Path(folder) / "server.log", *FLAGS, key=KEY) as server:
             passed = fuzz(server.url, seconds, seed)
             faults = server.faults()
     for fault in faults:
@@ -48,7 +49,16 @@ def main(seconds: int, seed: int | None) -> None:
 def fuzz(url: str, seconds: int, seed: int) -> bool:
     """Run schemathesis, and tell whether it found nothing."""
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml")]
-    options = ["--checks", "all", "--max-time", str(seconds), "--seed", str(seed)]
+    options = [
+        "--header",
+        f"Authorization: Bearer {KEY}",
+        "--checks",
+        "all",
+        "--max-time",
+        str(seconds),
+        "--seed",
+        str(seed),
+    ]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     run = [*command, "run", f"{url}/openapi.json", *options]
     return subprocess.run(run, env=variables, timeout=seconds + SPARE_SECONDS, check=False).returncode == 0

@@ -15,6 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from quart_trio import QuartTrio
 
 from trioserve.engine.engine import Engine
+from trioserve.errors import ParamError
 from trioserve.params import Limits, SamplingParams
 from trioserve.testing.device import Script
 from trioserve.testing.engine import FAKE_OPTIONS, count_for_ever, open_fake_engine, say
@@ -22,6 +23,7 @@ from trioserve.testing.http import AsgiClient, HttpResponse
 from trioserve.testing.tokenizer import BrokenTokenizer
 from trioserve.web.app import create_app
 from trioserve.web.exchange import prepare_app
+from trioserve.web.front import Front
 from trioserve.web.options import ServeOptions
 
 CHAT = "/v1/chat/completions"
@@ -155,6 +157,21 @@ async def test_the_served_document_is_valid_and_has_the_bounds_of_this_server() 
         assert properties["n"]["anyOf"][0]["maximum"] == 7
         assert properties["model"]["enum"] == ["tiny-chat"]
         assert (await server.ask("POST", CHAT, n=8)).status == 400
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["30", "2.5", "0.1", "000000001", "0", "0.0", "000", "1e3", "-1", "+1", ".5", "5.", "1 ", "", "1" * 10, "x"],
+)
+async def test_a_deadline_is_what_the_document_says(value: str) -> None:
+    async with serving() as server:
+        schema = server.document["components"]["parameters"]["X-Request-Timeout"]["schema"]
+    try:
+        Front().timeout([(b"x-request-timeout", value.encode())])
+        taken = True
+    except ParamError:
+        taken = False
+    assert Draft202012Validator(schema).is_valid(value) == taken
 
 
 async def test_the_document_has_the_bounds_of_the_model() -> None:

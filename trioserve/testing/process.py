@@ -31,6 +31,8 @@ class ServerProcess:
     url: str
     """Such as http://127.0.0.1:8000."""
     log: Path
+    key: str | None = None
+    """What it wants to be shown."""
 
     def get(self, path: str) -> Any:
         """The JSON at ``path``.
@@ -38,7 +40,9 @@ class ServerProcess:
         Raises:
             OSError: it does not answer, or not with 200.
         """
-        with urllib.request.urlopen(self.url + path, timeout=IDLE_SECONDS) as response:
+        headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+        request = urllib.request.Request(self.url + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=IDLE_SECONDS) as response:
             return json.load(response)
 
     def faults(self) -> list[str]:
@@ -60,18 +64,21 @@ class ServerProcess:
 
 
 @contextmanager
-def serving_process(model: str, log: Path, *flags: str) -> Iterator[ServerProcess]:
+def serving_process(model: str, log: Path, *flags: str, key: str | None = None) -> Iterator[ServerProcess]:
     """A block with a server of ``model`` on a free port.
 
     Args:
         model: as ``trioserve serve`` takes it.
         log: a file for what the server writes on standard error.
         flags: more of the command line.
+        key: an API key that the server shall want.
 
     Raises:
         RuntimeError: it ended instead of serving.
     """
     command = [sys.executable, "-m", "trioserve", "serve", model, "--port", "0", *flags]
+    if key is not None:
+        command += ["--api-key", key]
     with log.open("w") as err:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
     assert process.stdout is not None
@@ -80,7 +87,7 @@ def serving_process(model: str, log: Path, *flags: str) -> Iterator[ServerProces
         found = next((match for match in map(_ADDRESS.search, process.stdout) if match), None)
         if found is None:
             raise RuntimeError(f"the server has ended:\n{log.read_text(errors='replace')}")
-        yield ServerProcess(found[0], log)
+        yield ServerProcess(found[0], log, key)
     finally:
         process.terminate()
         try:

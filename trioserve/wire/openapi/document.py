@@ -151,7 +151,7 @@ def _parameters() -> Schema:
             "in": "header",
             "description": "Seconds after which the request is ended, if the server's own --request-timeout is not "
             "shorter: with 504, or with an error event in a stream.",
-            "schema": {"type": "string", "pattern": r"^\d{1,9}(\.\d{1,9})?$"},
+            "schema": {"type": "string", "pattern": r"^(?=.*[1-9])\d{1,9}(\.\d{1,9})?$"},
         },
         "model": {"name": "id", "in": "path", "required": True, "schema": text},
         "request": {
