@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import attrs
@@ -300,25 +301,27 @@ def test_a_plan_that_no_scheduler_makes_is_refused_before_anything_is_touched(
     assert np.array_equal(device.logits(again)[0], expected)
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        *("tokens", "seeds", "counters", "temperatures", "top_ps", "top_ks", "min_ps", "logprobs"),
-        *("spans.positions", "spans.starts", "spans.page_starts", "copies", "shared"),
-    ],
-)
+SIZED = [
+    *("spans.positions", "spans.starts", "spans.page_starts", "copies", "shared", "rows.tokens", "rows.seeds"),
+    *("rows.counters", "rows.temperatures", "rows.top_ps", "rows.top_ks", "rows.min_ps", "rows.logprobs"),
+    *("rows.targets", "rows.changes.rows", "rows.changes.presence_penalties", "rows.changes.frequency_penalties"),
+    *("rows.changes.repetition_penalties", "rows.changes.generated_starts", "rows.changes.prompt_starts"),
+    *("rows.changes.bias_starts", "rows.changes.bias_ids", "rows.changes.biases", "rows.changes.matchers"),
+]
+
+
+@pytest.mark.parametrize("field", SIZED)
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_plan_whose_arrays_do_not_fit_together_never_gets_to_the_native_code(
     tiny_native: DecoderSpec, open_cpu_device: OpenCpuDevice, monkeypatch: pytest.MonkeyPatch, field: str, grows: bool
 ) -> None:
     device = open_cpu_device(tiny_native)
-    rows = [Row(), Row(seed=4, temperature=1.0)]
+    rows = [Row(target=5), Row(seed=4, temperature=1.0, presence_penalty=0.5, generated=[3], bias={7: 1.0})]
     spans = [Span(tokens=[1, 2], pages=[0], rows=rows), Span(tokens=[3], pages=[1], rows=rows)]
     plan = make_plan(spans, copies=[(1, 2)], shared=[(0, 1, 0)])
     device.run(plan)
     monkeypatch.setattr(library.NativeDecoder, "run", None)
-    owner = plan.spans if field.startswith("spans.") else plan if field in ("copies", "shared") else plan.rows
-    values = getattr(owner, field.removeprefix("spans."))
+    values = attrgetter(field)(plan)
     if grows:
         values.append(values[-1])
     else:

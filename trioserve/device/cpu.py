@@ -33,7 +33,7 @@ from trioserve.abc import DeviceInfo, KvType, Progress, no_progress
 from trioserve.device.frequencies import rope_frequencies
 from trioserve.device.limits import check_memory, resolve_context_length
 from trioserve.device.masks import MaskFiller, MaskJob, distinct, new_masks
-from trioserve.device.native_step import Results, native_changes, native_step
+from trioserve.device.native_step import Results, is_whole, native_changes, native_step
 from trioserve.errors import DeviceError, ParamError
 from trioserve.model.loaded import LoadedModel
 from trioserve.model.spec import DecoderSpec
@@ -168,7 +168,7 @@ class CpuDevice:
 
     def _run(self, plan: StepPlan, logits: npt.NDArray[np.float32] | None) -> StepResult:
         assert self._decoder is not None, "the device is closed"
-        if not _is_whole(plan):
+        if not is_whole(plan):
             raise DeviceError(f"Step {plan.number} failed: its arrays do not fit together.")
         changes, job = None, None
         if plan.rows.changes.rows:
@@ -197,18 +197,6 @@ class CpuDevice:
         with self._lock:
             if self._decoder is not None:
                 self._decoder.masks_filled(ticket, ok=ok)
-
-
-def _is_whole(plan: StepPlan) -> bool:
-    """Whether the arrays of a plan are as long as each other's lengths say: the native code reads them by those."""
-    spans, rows = plan.spans, plan.rows
-    of_rows = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps, rows.logprobs)
-    return (
-        all(len(values) == len(rows.tokens) for values in of_rows)
-        and len(spans.positions) == len(spans.tokens)
-        and len(spans.starts) == len(spans.page_starts) > 0
-        and len(plan.copies) % 2 == len(plan.shared) % 3 == 0
-    )
 
 
 def _fastest_level() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from collections.abc import Iterable, Sized
 from itertools import accumulate
 
 import attrs
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from trioserve_kernels.cpu.library import NativeChanges, NativeStep, address
 
 from trioserve.device.masks import Masks
-from trioserve.step import ChangeArrays, RowArrays, StepPlan, StepResult
+from trioserve.step import ChangeArrays, StepPlan, StepResult
 
 Floats = npt.NDArray[np.float32]
 
@@ -64,13 +65,12 @@ def native_step(
     """The step, which refers to the memory of all arguments.
 
     Args:
-        plan: the plan.
+        plan: the plan, one that ``is_whole``.
         results: those of the plan.
         changes: the plan's, see ``native_changes``; None: it has none.
         logits: [R, V] where the logits of the rows go; None: nowhere.
     """
     spans, rows = plan.spans, plan.rows
-    _check_rows(rows)
     return NativeStep(
         copy_count=len(plan.copies) // 2,
         span_count=len(spans.starts) - 1,
@@ -111,12 +111,11 @@ def native_changes(changes: ChangeArrays, mask_indices: array[int], masks: Masks
     """The changes, which refer to the memory of all arguments.
 
     Args:
-        changes: the changes of C rows.
+        changes: the changes of C rows, of a plan that ``is_whole``.
         mask_indices: [C] which of the masks each has; -1: none.
         masks: [M, words] they may be filled while the step runs.
         mask_ticket: what the decoder is told once they are.
     """
-    _check_changes(changes)
     return NativeChanges(
         count=len(changes.rows),
         generated_count=len(changes.generated),
@@ -140,14 +139,29 @@ def native_changes(changes: ChangeArrays, mask_indices: array[int], masks: Masks
     )
 
 
-def _check_rows(rows: RowArrays) -> None:
-    assert not rows.targets or len(rows.targets) == len(rows.tokens), "targets are given for some rows only"
+def is_whole(plan: StepPlan) -> bool:
+    """Whether the arrays of a plan are as long as they say of each other. The library reads them by those lengths."""
+    spans, rows, changes = plan.spans, plan.rows, plan.rows.changes
+    of_rows = (rows.seeds, rows.counters, rows.temperatures, rows.top_ps, rows.top_ks, rows.min_ps, rows.logprobs)
+    return (
+        _are_long((spans.positions,), len(spans.tokens))
+        and _are_long((spans.page_starts,), len(spans.starts))
+        and len(spans.starts) > 0
+        and len(plan.copies) % 2 == len(plan.shared) % 3 == 0
+        and _are_long(of_rows, len(rows.tokens))
+        and len(rows.targets) in (0, len(rows.tokens))
+        and (not changes.rows or _is_whole_change(changes))
+    )
 
 
-def _check_changes(changes: ChangeArrays) -> None:
-    count = len(changes.rows)
-    for name in ("presence_penalties", "frequency_penalties", "repetition_penalties", "matchers"):
-        assert len(getattr(changes, name)) == count, f"there are {count} changes, but not so many {name}"
-    for name in ("generated_starts", "prompt_starts", "bias_starts"):
-        assert len(getattr(changes, name)) == count + 1, f"there are {count} changes, but {name} are not one more"
-    assert len(changes.bias_ids) == len(changes.biases), "there are not as many biases as bias_ids"
+def _is_whole_change(changes: ChangeArrays) -> bool:
+    penalties = (changes.presence_penalties, changes.frequency_penalties, changes.repetition_penalties)
+    return (
+        _are_long((*penalties, changes.matchers), len(changes.rows))
+        and _are_long((changes.generated_starts, changes.prompt_starts, changes.bias_starts), len(changes.rows) + 1)
+        and len(changes.biases) == len(changes.bias_ids)
+    )
+
+
+def _are_long(arrays: Iterable[Sized], length: int) -> bool:
+    return all(len(values) == length for values in arrays)
