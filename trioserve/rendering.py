@@ -20,6 +20,8 @@ class Rendering:
     """Values of its own variables, such as ``enable_thinking``."""
     reasoning_effort: str | None = None
     """How much to think; "none": not at all. Given to the template as what it knows of that."""
+    needs_setting: bool = True
+    """A template that has no setting for ``reasoning_effort`` is an error; else the model thinks as it always does."""
     add_generation_prompt: bool = True
     """The prompt ends with the start of an answer."""
     continue_final_message: bool = False

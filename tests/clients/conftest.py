@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-NOT_SERVED_YET = {"responses", "messages", "embeddings"}
+NOT_SERVED_YET = {"embeddings"}
 """What tests marked with ``needs`` wait for."""
 
 

@@ -433,20 +433,25 @@ def found(key: str, value: Any = DOCUMENT) -> Iterator[Any]:
 
 def test_every_extension_of_the_contract_is_marked_with_its_line() -> None:
     lines = {int(line.removeprefix("FAN-")) for line in found("x-contract")}
-    assert lines == {6, 16, 20, 21, 24, 29, 31, 32, 33, 34}
+    assert lines == {1, 6, 14, 16, 17, 20, 21, 24, 29, 31, 32, 33, 34}
 
 
 def test_every_error_has_its_status_type_and_code_in_the_document() -> None:
     documented = {
         (int(status), example["error"]["type"], example["error"]["code"])
-        for operation in found("responses", DOCUMENT["paths"])
+        for path, operations in DOCUMENT["paths"].items()
+        # in an envelope of their own, by test_openapi_dialects
+        if not path.startswith("/v1/messages")
+        for operation in found("responses", operations)
         for status, response in operation.items()
         if status.startswith(("4", "5"))
         for example in found("value", response)
     }
     assert documented == {(row.status, row.type, row.code) for row in ERRORS.values()}
-    for responses in found("responses", DOCUMENT["paths"]):
-        assert responses["default"] == {"$ref": "#/components/responses/HttpError"}
+    for path, operations in DOCUMENT["paths"].items():
+        name = "MessagesHttpError" if path.startswith("/v1/messages") else "HttpError"
+        for responses in found("responses", operations):
+            assert responses["default"] == {"$ref": f"#/components/responses/{name}"}
 
 
 def test_every_status_that_the_web_layer_names_is_in_the_document() -> None:

@@ -84,7 +84,7 @@ class Chats:
         definitions = [tool.definition() for tool in told.tools] if told is not None else None
         if not template.renders_tools and (definitions or has_tools(messages)):
             messages, definitions = write_tools(messages, definitions or []), None
-        arguments = {**_effort(template, rendering.reasoning_effort), **rendering.arguments}
+        arguments = {**_effort(template, rendering), **rendering.arguments}
         add_prompt = rendering.add_generation_prompt and not rendering.continue_final_message
 
         def write(render: Callable[..., T]) -> T:
@@ -220,14 +220,17 @@ def _reasoning_format(template: ChatTemplate | None, name: str | None) -> Reason
     return None if template is None else reasoning_format_of(template.source)
 
 
-def _effort(template: ChatTemplate, effort: str | None) -> dict[str, object]:
+def _effort(template: ChatTemplate, rendering: Rendering) -> dict[str, object]:
     """What the template is told of how much to think."""
+    effort = rendering.reasoning_effort
     if effort is None:
         return {}
     if "reasoning_effort" in template.variables:
         return {"reasoning_effort": effort}
     if "enable_thinking" in template.variables:
         return {"enable_thinking": effort != "none"}
+    if not rendering.needs_setting:
+        return {}
     raise ParamError(
         "reasoning_effort: the model's chat template has no setting for how much to think.", "reasoning_effort"
     )

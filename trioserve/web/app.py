@@ -16,15 +16,17 @@ from werkzeug.routing import BaseConverter
 
 from trioserve.engine.engine import Engine
 from trioserve.errors import EngineStoppingError, GenerationError, InternalError, QueueFullError, TrioserveError
+from trioserve.web.dialects import error_format
 from trioserve.web.metrics import Metrics
 from trioserve.web.options import ServeOptions
 from trioserve.web.routes.cancelling import Cancelling
 from trioserve.web.routes.embedding import Embedding
 from trioserve.web.routes.generating import Generating
 from trioserve.web.routes.looking import Looking
+from trioserve.web.routes.messages import Messages
+from trioserve.web.routes.responses import Responses
 from trioserve.web.routes.service import Service, json_response
 from trioserve.web.routes.tokens import Tokens
-from trioserve.wire.errors import error_body, http_error_body
 
 if TYPE_CHECKING:
     # imports OpenTelemetry, which need not be there
@@ -56,7 +58,11 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions(), *, tracin
         engine.add_observer(tracing.observer(engine.model.id))
         app.before_request(tracing.begin_request)
     service = Service.of(engine, options, metrics)
-    for theme in (Looking(service), Generating(service), Tokens(service), Embedding(service), Cancelling(service)):
+    themes = (
+        *(Looking(service), Generating(service), Responses(service), Messages(service)),
+        *(Tokens(service), Embedding(service), Cancelling(service)),
+    )
+    for theme in themes:
         for rule in theme.rules:
             app.add_url_rule(rule.path, rule.handler.__name__, rule.handler, methods=[rule.method])
     app.register_error_handler(TrioserveError, refuse)
@@ -67,7 +73,7 @@ def create_app(engine: Engine, options: ServeOptions = ServeOptions(), *, tracin
 
 async def refuse(error: TrioserveError) -> TrioResponse:
     """The answer to a request that one of our own errors ended before its response began."""
-    status, body = error_body(error)
+    status, body = error_format(request.path).error_body(error)
     response = json_response(body, status)
     if isinstance(error, (QueueFullError, EngineStoppingError)):
         response.headers["retry-after"] = str(error.retry_after)
@@ -87,7 +93,7 @@ async def refuse_http(error: HTTPException) -> TrioResponse:
         408: "The body of the request did not arrive in time.",
         413: "The body of the request is too large.",
     }
-    body = http_error_body(status, messages.get(status, error.description or error.name))
+    body = error_format(request.path).http_error_body(status, messages.get(status, error.description or error.name))
     response = json_response(body, status)
     # what belongs to the status, such as Allow, but not what belongs to Werkzeug's HTML
     for name, value in error.get_headers():
@@ -99,5 +105,5 @@ async def refuse_http(error: HTTPException) -> TrioResponse:
 async def fail(error: Exception) -> TrioResponse:
     """The answer to a bug of ours. Its text is for the log, not for the client."""
     logger.error("%s %s failed", request.method, request.path, exc_info=error)
-    status, body = error_body(error)
+    status, body = error_format(request.path).error_body(error)
     return json_response(body, status)

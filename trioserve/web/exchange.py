@@ -88,7 +88,7 @@ class Exchange(TrioASGIHTTPConnection):
         self._front: Front = app.extensions[FRONT_KEY]
         self._path = scope["path"]
         # as ASGI has it: the path includes the prefix, whether the proxy has kept it or not
-        local_path = self._front.local_path(self._path)
+        self._local_path = local_path = self._front.local_path(self._path)
         scope["path"], scope["root_path"] = self._front.root_path + local_path, self._front.root_path
         self.given_request_id = given_request_id(scope["headers"])
         self.request_id = self.given_request_id or new_request_id()
@@ -132,7 +132,7 @@ class Exchange(TrioASGIHTTPConnection):
             with structlog.contextvars.bound_contextvars(request_id=self.request_id):
                 await self._run(receive)
                 if self._failure is not None and self._status is None:
-                    await self._answer(PlainAnswer.to_error(_innermost(self._failure)))
+                    await self._answer(PlainAnswer.to_error(_innermost(self._failure), self._local_path))
         finally:
             for scope in self._closing_scopes:
                 self._state.discard_scope(scope)
@@ -171,7 +171,7 @@ class Exchange(TrioASGIHTTPConnection):
         with trio.CancelScope(deadline=self._deadline) as scope:
             response = await self.app.handle_request(incoming)
         if scope.cancelled_caught:
-            await self._answer(PlainAnswer.to_error(DeadlineError()))
+            await self._answer(PlainAnswer.to_error(DeadlineError(), self._local_path))
         else:
             await self._respond(response)
 
@@ -212,7 +212,7 @@ class Exchange(TrioASGIHTTPConnection):
         # a child that failed closed its channel first, which must not pass for the end of the body
         await trio.lowlevel.checkpoint_if_cancelled()
         self._status = status
-        headers = [*headers, *self._front.answer_headers(self.scope["headers"], self.request_id)]
+        headers = [*headers, *self._front.answer_headers(self._local_path, self.scope["headers"], self.request_id)]
         await self._send_message({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _send_body(self, data: bytes, *, more: bool) -> None:

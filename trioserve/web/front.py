@@ -17,8 +17,8 @@ import attrs
 from trioserve.errors import AuthenticationError, ParamError, TrioserveError
 from trioserve.web.auth import ApiKeys
 from trioserve.web.cors import Cors, Headers, is_preflight
+from trioserve.web.dialects import error_format, is_anthropic
 from trioserve.web.headers import RawHeaders, values_of
-from trioserve.wire.errors import error_body, http_error_body
 
 if TYPE_CHECKING:
     from trioserve.web.options import ServeOptions
@@ -40,9 +40,9 @@ class PlainAnswer:
     body: bytes = b""
 
     @classmethod
-    def to_error(cls, error: BaseException) -> PlainAnswer:
-        """The answer that tells of an error."""
-        status, body = error_body(error)
+    def to_error(cls, error: BaseException, path: str) -> PlainAnswer:
+        """The answer that tells of an error to who asks for ``path``, the local one."""
+        status, body = error_format(path).error_body(error)
         wants_key = isinstance(error, AuthenticationError)
         return cls.json(status, body, [(b"www-authenticate", b"Bearer")] if wants_key else [])
 
@@ -85,13 +85,14 @@ class Front:
         # a browser shows no key in a preflight, so this comes first
         if self.cors.is_on and is_preflight(method, headers):
             if not self.cors.allows(headers):
-                return PlainAnswer.json(403, http_error_body(403, "Pages of this origin may not ask this server."), [])
+                body = error_format(path).http_error_body(403, "Pages of this origin may not ask this server.")
+                return PlainAnswer.json(403, body, [])
             return PlainAnswer(204, self.cors.preflight_headers(headers))
         try:
             self._check_key(path, headers)
             self.timeout(headers)
         except TrioserveError as error:
-            return PlainAnswer.to_error(error)
+            return PlainAnswer.to_error(error, path)
         return None
 
     def _check_key(self, path: str, headers: RawHeaders) -> None:
@@ -113,9 +114,11 @@ class Front:
             )
         return min(self.request_timeout, float(given[0]))
 
-    def answer_headers(self, headers: RawHeaders, request_id: str) -> Headers:
-        """What every answer to a request with these headers has beside its own."""
-        return [(b"x-request-id", request_id.encode()), *self.cors.answer_headers(headers)]
+    def answer_headers(self, path: str, headers: RawHeaders, request_id: str) -> Headers:
+        """What every answer to a request with these headers has beside its own; ``path`` is the local one."""
+        # Anthropic's clients look for it under another name
+        names = (b"x-request-id", b"request-id") if is_anthropic(path) else (b"x-request-id",)
+        return [*((name, request_id.encode()) for name in names), *self.cors.answer_headers(headers)]
 
 
 def given_request_id(headers: RawHeaders) -> str | None:

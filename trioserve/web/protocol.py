@@ -30,10 +30,10 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup
 
+from trioserve.web.dialects import error_format
 from trioserve.web.front import given_request_id, new_request_id
 from trioserve.web.options import ServeOptions
 from trioserve.web.state import STATE_KEY, Access, ServerState
-from trioserve.wire.errors import http_error_body
 
 MAX_AHEAD: Final = 64 * 2**10
 """Bytes that a client may send ahead, beyond the request that is being answered; one that sends more is cut off."""
@@ -217,8 +217,7 @@ class HTTP1Protocol(H11Protocol):
 
     def _is_refused_unread(self, request: h11.Request, target: bytes) -> bool:
         """Whether the request is going to be refused without a look at its body."""
-        front = self._state.front
-        path = front.local_path(unquote(target.partition(b"?")[0].decode("ascii")))
+        front, path = self._state.front, self._local_path(target)
         if front.early_answer(request.method.decode("ascii"), path, list(request.headers)) is not None:
             return True
         for name, value in request.headers:
@@ -226,19 +225,23 @@ class HTTP1Protocol(H11Protocol):
                 return int(value) > self._options.max_body_size
         return False
 
+    def _local_path(self, target: bytes) -> str:
+        return self._state.front.local_path(unquote(target.partition(b"?")[0].decode("ascii")))
+
     async def _refuse(self, status: int, message: str, request: h11.Request | None) -> None:
         """Answer in place of the app if nothing has been answered yet, and end the connection."""
         is_exchange = self.stream is not None
         await self.closed()
         if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = http_error_body(status, message)
             given = [] if request is None else list(request.headers)
+            path = "" if request is None else self._local_path(request.target)
+            body = error_format(path).http_error_body(status, message)
             request_id = given_request_id(given) or new_request_id()
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", b"%d" % len(body)),
                 (b"connection", b"close"),
-                *self._state.front.answer_headers(given, request_id),
+                *self._state.front.answer_headers(path, given, request_id),
                 *self.config.response_headers("h11"),
             ]
             events = h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()

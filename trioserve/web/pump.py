@@ -19,7 +19,6 @@ import trio
 from trioserve.engine.generation import Generation
 from trioserve.errors import DeadlineError, EngineStoppingError, InternalError, TrioserveError
 from trioserve.events import Event
-from trioserve.wire.chunks import PING
 
 # One batch being written and one ready. More would only be memory between a slow reader and the scheduler.
 WIRE_BATCHES = 2
@@ -38,7 +37,7 @@ class AnswerMaker(Protocol):
 class ChunkMaker(Protocol):
     """Makes a stream of events: ``start``, ``feed`` for each, then ``end``, each returning complete frames to write.
 
-    A stream that fails half way gets ``fail`` in place of the rest.
+    A stream that fails half way gets ``fail`` in place of the rest; a long silence is filled with ``ping``.
     """
 
     def start(self) -> bytes: ...
@@ -48,6 +47,8 @@ class ChunkMaker(Protocol):
     def end(self) -> bytes: ...
 
     def fail(self, error: TrioserveError) -> bytes: ...
+
+    def ping(self) -> bytes: ...
 
 
 async def fold(generation: Generation, builder: AnswerMaker) -> bytes:
@@ -74,7 +75,7 @@ async def pump(
         wire: gets one item of bytes for each wake-up, however many events that is.
         scope: cancelled when the server is about to close all connections, and at the request's deadline; ends the
             stream with an error event.
-        ping_interval: seconds of silence after which a comment line is sent.
+        ping_interval: seconds of silence after which the builder's sign of life is sent.
 
     Raises (before started only):
         TrioserveError: the request was refused.
@@ -113,11 +114,11 @@ async def _send_events(
 
 
 async def _next_batch(generation: Generation, builder: ChunkMaker, ping_interval: float) -> bytes:
-    """The chunks of all events that are there, after waiting for the first; a comment line after a long silence."""
+    """The chunks of all events that are there, after waiting for the first; a sign of life after a long silence."""
     with trio.move_on_after(ping_interval) as silence:
         parts = [builder.feed(await generation.receive())]
     if silence.cancelled_caught:
-        return PING
+        return builder.ping()
     while True:
         try:
             parts.append(builder.feed(generation.receive_nowait()))

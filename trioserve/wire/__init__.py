@@ -1,4 +1,4 @@
-"""The wire: bytes into calls, and events into chunks and answers. Pure, and in OpenAI's formats.
+"""The wire: bytes into calls, and events into chunks and answers. Pure, and in the formats of OpenAI and Anthropic.
 
 In the order of the data path:
 
@@ -13,6 +13,9 @@ In the order of the data path:
     tokenizing, rendered, generate
                        what clients ask and are told in tokens
     embeddings         vectors of texts: what is asked, and the answer
+    segments           the same events as a list of things said, for dialects that answer with one
+    responses, anthropic
+                       those dialects: /v1/responses and /v1/messages
     errors, models     the bodies of everything else
     line               how all of it is encoded
     openapi            all of it described, for programs

@@ -114,6 +114,10 @@ class ChunkBuilder:
         """What takes the place of the rest when the request fails after its headers (FAN-28)."""
         return error_event(error)
 
+    def ping(self) -> bytes:
+        """What fills a long silence (FAN-20)."""
+        return PING
+
     def _open(self, prompt: int, scored: PromptScored | None) -> bytes:
         """The first chunks of a prompt's choices."""
         self._unopened.discard(prompt)

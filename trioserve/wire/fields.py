@@ -89,6 +89,10 @@ class Fields:
         """The value of a field whatever its type; None if there is none."""
         return self._values.pop(name, None)
 
+    def peek(self, name: str) -> object:
+        """The value of a field, which is yet to be taken; None if there is none."""
+        return self._values.get(name)
+
     def text(self, name: str, default: D) -> str | D:
         """A string."""
         value = self.take(name)

@@ -16,7 +16,7 @@ from trioserve.events import ChoiceFinished, Event, PromptScored, TokenLogprob
 from trioserve.params import Limits, SamplingParams
 from trioserve.wire.body import open_body
 from trioserve.wire.calls import Call
-from trioserve.wire.chunks import DONE, error_event, frame
+from trioserve.wire.chunks import DONE, PING, error_event, frame
 from trioserve.wire.fields import Fields
 from trioserve.wire.line import json_line
 from trioserve.wire.logprobs import id_logprobs
@@ -209,6 +209,10 @@ class TokenChunkBuilder:
     def fail(self, error: BaseException) -> bytes:
         """What takes the place of the rest when the request fails after its headers."""
         return error_event(error)
+
+    def ping(self) -> bytes:
+        """What fills a long silence (FAN-20)."""
+        return PING
 
     def _of_choice(self, index: int, choice: dict[str, object]) -> bytes:
         usage = {"usage": self._tally.choice_usage(index)} if self._continuous_usage else {}

@@ -1,6 +1,6 @@
 """JSON that is one line for every client, which is what a server-sent event can hold.
 
-Owns: the encoding of all that is written. Must not know: what is written.
+Owns: the encoding of all that is written, and the frame of an event that has a name. Must not know: what is written.
 """
 
 from __future__ import annotations
@@ -25,3 +25,8 @@ def json_line(value: object) -> bytes:
     return (
         line.replace(b"\xc2\x85", b"\\u0085").replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
     )
+
+
+def named_event(data: dict[str, object]) -> bytes:
+    """A server-sent event named by the type of its ``data``: some clients read one, some the other."""
+    return b"event: %b\ndata: %b\n\n" % (str(data["type"]).encode(), json_line(data))

@@ -38,16 +38,18 @@ def finite(logprob: float) -> float:
 
 def chat_logprobs(texts: TokenTexts, scores: Scores, top: int) -> dict[str, object]:
     """The form of a chat: an entry for each token, with the ``top`` likeliest ones in its place."""
-    return {
-        "content": [
-            {
-                **_chat_entry(texts, score.token_id, score.logprob),
-                "top_logprobs": [_chat_entry(texts, *likely) for likely in score.top[:top]],
-            }
-            for score in scores
-        ],
-        "refusal": None,
-    }
+    return {"content": token_entries(texts, scores, top), "refusal": None}
+
+
+def token_entries(texts: TokenTexts, scores: Scores, top: int) -> list[dict[str, object]]:
+    """An entry for each token, with the ``top`` likeliest ones in its place: the form of a chat and of a response."""
+    return [
+        {
+            **_chat_entry(texts, score.token_id, score.logprob),
+            "top_logprobs": [_chat_entry(texts, *likely) for likely in score.top[:top]],
+        }
+        for score in scores
+    ]
 
 
 def id_logprobs(scores: Scores, top: int) -> dict[str, object]:

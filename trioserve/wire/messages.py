@@ -32,7 +32,7 @@ _ROLES: Final = {
 }
 """The roles a caller may write, and what templates call them."""
 
-_PART_SEPARATOR: Final = "\n"
+PART_SEPARATOR: Final = "\n"
 
 
 def build_messages(items: list[object], path: str) -> tuple[Message, ...]:
@@ -88,7 +88,7 @@ def take_content(fields: Fields, *, optional: bool = False) -> str:
     path = fields.path("content")
     if not value:
         raise ParamError(f"{path} must have at least one part.", path)
-    return _PART_SEPARATOR.join(_part_text(Fields.of(part, f"{path}.{i}")) for i, part in enumerate(value))
+    return PART_SEPARATOR.join(_part_text(Fields.of(part, f"{path}.{i}")) for i, part in enumerate(value))
 
 
 def _part_text(fields: Fields) -> str:
@@ -118,10 +118,11 @@ def _build_tool_call(fields: Fields) -> Message:
     arguments = function.required_text("arguments")
     function.finish()
     fields.finish()
-    return {"id": call_id, "type": kind, "function": {"name": name, "arguments": _open_arguments(arguments)}}
+    return {"id": call_id, "type": kind, "function": {"name": name, "arguments": open_arguments(arguments)}}
 
 
-def _open_arguments(text: str) -> object:
+def open_arguments(text: str) -> object:
+    """What the arguments of a call stand for; the text itself if that is no JSON object."""
     if not text:
         return {}
     try:

@@ -77,10 +77,15 @@ def take_neutral(fields: Fields, table: Neutral) -> None:
     """
     for name, accepted in table.items():
         value = fields.take(name)
-        if value is not None and not any(_same(value, neutral) for neutral in accepted):
+        if not is_neutral(value, accepted):
             path = fields.path(name)
             reason = f"{_REASONS[name]}: " if name in _REASONS else ""
             raise ParamError(f"{reason}{path} is not supported by this server; leave it out.", path)
+
+
+def is_neutral(value: object, accepted: tuple[object, ...]) -> bool:
+    """Whether a value asks for nothing, as null and all that are ``accepted`` do."""
+    return value is None or any(_same(value, neutral) for neutral in accepted)
 
 
 def take_labels(fields: Fields, table: Labels) -> None:
@@ -91,7 +96,8 @@ def take_labels(fields: Fields, table: Labels) -> None:
     """
     for name, (kind, words) in table.items():
         value = fields.take(name)
-        if value is not None and not isinstance(value, kind):
+        # bool is an int in Python
+        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
             raise fields.wrong(name, words, value)
 
 

@@ -73,10 +73,11 @@ def take_params(
     prompt_logprobs: int | None,
     prediction: str | None = None,
     response_format: Structure | None = None,
+    stop_name: str = "stop",
 ) -> SamplingParams:
     """All that SamplingParams holds, but for what differs between the endpoints: max_tokens, which has another name
-    and default in each, the log-probabilities, and prediction and response_format, which not all have. ``request`` has
-    the fields that are about the request and not about how to draw; they may be the same.
+    and default in each; the log-probabilities; prediction and response_format, which not all have; and what stop is
+    called. ``request`` has the fields that are about the request and not about how to draw; they may be the same.
 
     Raises:
         ParamError: a value of the wrong type or out of range.
@@ -95,7 +96,7 @@ def take_params(
         top_k=fields.integer("top_k", _DEFAULTS.top_k),
         min_p=fields.number("min_p", _DEFAULTS.min_p),
         seed=fields.integer("seed", _DEFAULTS.seed),
-        stop=_take_stop(fields),
+        stop=_take_stop(fields, stop_name),
         stop_token_ids=_take_stop_token_ids(fields),
         include_stop=include_stop,
         ignore_eos=fields.flag("ignore_eos"),
@@ -254,11 +255,11 @@ def _take_skip_special(fields: Fields) -> bool:
     return _DEFAULTS.skip_special_tokens if skip is None else skip
 
 
-def _take_stop(fields: Fields) -> tuple[str, ...]:
-    value = fields.take("stop")
+def _take_stop(fields: Fields, name: str) -> tuple[str, ...]:
+    value = fields.take(name)
     if value is None:
         return ()
     texts = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
-        raise fields.wrong("stop", "a string or an array of strings", value)
+        raise fields.wrong(name, "a string or an array of strings", value)
     return tuple(texts)

@@ -12,7 +12,7 @@ from trioserve.errors import ParamError
 from trioserve.rendering import Rendering
 from trioserve.wire.fields import Fields
 
-_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 def take_rendering(fields: Fields) -> Rendering:
@@ -27,8 +27,8 @@ def take_rendering(fields: Fields) -> Rendering:
     if not isinstance(arguments, dict):
         raise fields.wrong("chat_template_kwargs", "an object", arguments)
     effort = fields.text("reasoning_effort", None)
-    if effort is not None and effort not in _EFFORTS:
-        raise fields.wrong("reasoning_effort", f"one of {', '.join(_EFFORTS)}", effort)
+    if effort is not None and effort not in EFFORTS:
+        raise fields.wrong("reasoning_effort", f"one of {', '.join(EFFORTS)}", effort)
     add_prompt = fields.switch("add_generation_prompt")
     goes_on = fields.flag("continue_final_message")
     if goes_on and add_prompt:

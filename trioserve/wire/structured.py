@@ -62,7 +62,8 @@ def choose_structure(response_format: Structure | None, outputs: Structure | Non
     """
     if response_format is not None and outputs is not None:
         raise ParamError(
-            "response_format and structured_outputs can't be given together; structured_outputs.json is a schema too.",
+            f"{response_format.param} and structured_outputs can't be given together; structured_outputs.json is a "
+            "schema too.",
             "structured_outputs",
         )
     return outputs if response_format is None else response_format
@@ -123,6 +124,17 @@ def _take_json_schema(form: Fields, param: str) -> Structure:
     named = form.nested("json_schema")
     if named is None:
         raise form.missing("json_schema")
+    structure = take_named_schema(named, param)
+    named.finish()
+    return structure
+
+
+def take_named_schema(named: Fields, param: str) -> Structure:
+    """A schema that has a name, from an object that may have other fields too. ``param``: what errors call it.
+
+    Raises:
+        ParamError: it is not well formed.
+    """
     name = named.required_text("name")
     if re.fullmatch(SCHEMA_NAME, name) is None:
         raise named.wrong("name", "1 to 64 letters, digits, underscores and dashes", name)
@@ -134,10 +146,9 @@ def _take_json_schema(form: Fields, param: str) -> Structure:
         raise named.missing("schema")
     if not isinstance(schema, dict):
         raise named.wrong("schema", "an object", schema)
-    named.finish()
     if strict:
         check_strict(schema, param)
-    return Structure(kind="json_schema", text=_as_text(schema), param=param)
+    return Structure(kind="json_schema", text=as_text(schema), param=param)
 
 
 def _take_json(outputs: Fields) -> Iterator[Structure]:
@@ -145,7 +156,7 @@ def _take_json(outputs: Fields) -> Iterator[Structure]:
     if schema is not None:
         if not isinstance(schema, (dict, str)):
             raise outputs.wrong("json", "an object, or a string that holds one", schema)
-        yield Structure(kind="json_schema", text=schema if isinstance(schema, str) else _as_text(schema), param=param)
+        yield Structure(kind="json_schema", text=schema if isinstance(schema, str) else as_text(schema), param=param)
 
 
 def _take_regex(outputs: Fields) -> Iterator[Structure]:
@@ -159,7 +170,7 @@ def _take_choice(outputs: Fields) -> Iterator[Structure]:
     if choices is not None:
         if not choices or not all(isinstance(choice, str) for choice in choices):
             raise outputs.wrong("choice", "an array of one or more strings", choices)
-        yield Structure(kind="choice", text=_as_text(choices), param=outputs.path("choice"))
+        yield Structure(kind="choice", text=as_text(choices), param=outputs.path("choice"))
 
 
 def _take_grammar(outputs: Fields) -> Iterator[Structure]:
@@ -168,7 +179,8 @@ def _take_grammar(outputs: Fields) -> Iterator[Structure]:
         yield Structure(kind="lark", text=grammar, param=outputs.path("grammar"))
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """A schema, or whatever else, as the text of a Structure."""
     return msgspec.json.encode(value).decode()
 
 

@@ -14,7 +14,7 @@ from trioserve.events import ChoiceFinished, Delta, PromptScored
 from trioserve.wire.details import ChoiceDetails, Details
 from trioserve.wire.errors import failure_fields
 
-Kind = Literal["chat", "completion", "tokens"]
+Kind = Literal["chat", "completion", "tokens", "response", "message"]
 
 
 @attrs.frozen(kw_only=True)
@@ -58,6 +58,21 @@ class Head:
         return [ChoiceDetails(self.details, is_chat=is_chat, echo=self.echo(index)) for index in range(self.choices)]
 
 
+@attrs.frozen(kw_only=True)
+class Totals:
+    """The tokens of a request: each prompt counted once, whatever n is."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    """Of all choices, and of the candidates that are none (FAN-32)."""
+    reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+    discarded_tokens: int
+    """Those of the candidates that are no choices."""
+
+
 class Tally:
     """What is known of the choices of one request. Fed with events; asserts that none comes after its choice's last."""
 
@@ -91,22 +106,34 @@ class Tally:
         """The usage of one choice so far, as that of a request of which it is the only choice."""
         return _usage(self._head.prompt_tokens[index // self._head.n], self._tokens[index])
 
+    def totals(self) -> Totals:
+        """What the request cost. Only once all choices have finished."""
+        costs = [event.usage for event in self.endings()]
+        discarded_tokens = sum(cost.discarded_tokens for cost in costs)
+        return Totals(
+            prompt_tokens=sum(self._head.prompt_tokens),
+            cached_tokens=sum(cost.cached_tokens for cost in costs),
+            completion_tokens=sum(cost.completion_tokens for cost in costs) + discarded_tokens,
+            reasoning_tokens=sum(cost.reasoning_tokens for cost in costs),
+            accepted_prediction_tokens=sum(cost.accepted_prediction_tokens for cost in costs),
+            rejected_prediction_tokens=sum(cost.rejected_prediction_tokens for cost in costs),
+            discarded_tokens=discarded_tokens,
+        )
+
     def usage(self) -> dict[str, object]:
-        """The usage of the request: each prompt counted once, whatever n is. Only once all choices have finished.
+        """The usage of the request. Only once all choices have finished.
 
         ``discarded_tokens``, of candidates that are no choices (FAN-32), extends OpenAI's format.
         """
-        costs = [event.usage for event in self.endings()]
-        discarded_tokens = sum(cost.discarded_tokens for cost in costs)
-        completion_tokens = sum(cost.completion_tokens for cost in costs) + discarded_tokens
-        discarded = {"discarded_tokens": discarded_tokens} if self._head.ranked else {}
+        totals = self.totals()
+        discarded = {"discarded_tokens": totals.discarded_tokens} if self._head.ranked else {}
         return {
-            **_usage(sum(self._head.prompt_tokens), completion_tokens),
-            "prompt_tokens_details": {"cached_tokens": sum(cost.cached_tokens for cost in costs)},
+            **_usage(totals.prompt_tokens, totals.completion_tokens),
+            "prompt_tokens_details": {"cached_tokens": totals.cached_tokens},
             "completion_tokens_details": {
-                "reasoning_tokens": sum(cost.reasoning_tokens for cost in costs),
-                "accepted_prediction_tokens": sum(cost.accepted_prediction_tokens for cost in costs),
-                "rejected_prediction_tokens": sum(cost.rejected_prediction_tokens for cost in costs),
+                "reasoning_tokens": totals.reasoning_tokens,
+                "accepted_prediction_tokens": totals.accepted_prediction_tokens,
+                "rejected_prediction_tokens": totals.rejected_prediction_tokens,
                 **discarded,
             },
         }
@@ -132,6 +159,13 @@ def ending_fields(event: ChoiceFinished) -> dict[str, object]:
             "rejected_prediction_tokens": event.usage.rejected_prediction_tokens,
         },
     }
+
+
+def choice_fields(head: Head, event: ChoiceFinished) -> dict[str, object]:
+    """The entry of a choice in ``choices``, by which dialects without choices tell how each of them ended."""
+    said = {name: value for name, value in ending_fields(event).items() if name != "logprobs"}
+    score = {"mean_logprob": event.mean_logprob} if head.ranked else {}
+    return {"index": event.index, **said, **score}
 
 
 def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, object]:

@@ -5,6 +5,7 @@ Owns: how the parts are put together, and the bounds. Must not know: handlers, t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, cast
 
 import attrs
@@ -12,13 +13,17 @@ import msgspec
 
 from trioserve.params import Limits
 from trioserve.wire import neutral
-from trioserve.wire.openapi import answers, requests
+from trioserve.wire.openapi import answers, messages, requests, responses
 from trioserve.wire.openapi.marks import extension_marks
 from trioserve.wire.openapi.operations import Operation, operations_of
-from trioserve.wire.openapi.refusals import RETRY_AFTER, Schema, error_responses, http_error_response
+from trioserve.wire.openapi.refusals import ANTHROPIC, OPENAI, RETRY_AFTER, Schema, error_responses, http_error_response
 
 _SCHEMA: Final = "#/components/schemas/{name}"
-_JSON_TYPES: Final = {dict: "object", bool: "boolean", str: "string"}
+_JSON_TYPES: Final = {dict: "object", list: "array", bool: "boolean", int: "integer", str: "string"}
+_CHUNKS: Final = """\
+With "stream": an event of the stream. Each is about one choice, those of different choices come in turn. What goes
+wrong half way is an error in place of the rest. The last event is [DONE], which is no JSON. A long silence is filled
+with comment lines. A client that reads nothing for the --slow-reader-timeout is cut off."""
 _INTRODUCTION: Final = """\
 Answers of a language model, in the format of OpenAI's API. All n choices of a request come from one computation of its
 prompt.
@@ -73,7 +78,7 @@ def build_document(served: Served) -> Schema:
             "schemas": _schemas(operations, served),
             "parameters": _parameters(),
             "headers": {"Retry-After": RETRY_AFTER, "X-Request-Id": _request_id_header()},
-            "responses": {"HttpError": http_error_response()},
+            "responses": {envelope.http_response: http_error_response(envelope) for envelope in (OPENAI, ANTHROPIC)},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -92,7 +97,7 @@ def _operation(operation: Operation) -> Schema:
             "required": True,
             "content": {"application/json": {"schema": _reference(operation.request)}},
         }
-    said["responses"] = {"200": _answer(operation), **error_responses(operation.refusals)}
+    said["responses"] = {"200": _answer(operation), **error_responses(operation.refusals, operation.envelope)}
     return said
 
 
@@ -104,7 +109,12 @@ def _answer(operation: Operation) -> Schema:
         schema = _reference(operation.answer)
         content["application/json"] = {"schema": {"type": "array", "items": schema} if operation.many else schema}
     if operation.chunk is not None:
-        content["text/event-stream"] = {"schema": _event(operation.chunk)}
+        chunk = _json_text([operation.chunk, answers.Error])
+        fields: dict[str, Schema] = {"data": {"type": "string", "if": {"const": "[DONE]"}, "else": chunk}}
+        content["text/event-stream"] = {"schema": _event(_CHUNKS, fields)}
+    if operation.events:
+        fields = {"event": {"type": "string"}, "data": {"type": "string", **_json_text(operation.events)}}
+        content["text/event-stream"] = {"schema": _event(operation.stream, fields)}
     return {
         "description": "The answer.",
         "headers": {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}},
@@ -112,20 +122,16 @@ def _answer(operation: Operation) -> Schema:
     }
 
 
-def _event(chunk: type[msgspec.Struct]) -> Schema:
+def _event(description: str, fields: dict[str, Schema]) -> Schema:
     """The schema of one event of a stream. OpenAPI 3.1 says nothing of streams; this is how 3.2 describes an event."""
-    content: Schema = {
-        "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": [_reference(chunk), _reference(answers.Error)]},
-    }
+    return {"description": description, "type": "object", "properties": fields, "required": list(fields)}
+
+
+def _json_text(classes: Iterable[type]) -> Schema:
+    """What a text is that is one of these in JSON."""
     return {
-        "description": 'With "stream": an event of the stream. Each is about one choice, those of different choices '
-        "come in turn. What goes wrong half way is an error in place of the rest. The last event is [DONE], which is "
-        "no JSON. A long silence is filled with comment lines. A client that reads nothing for the "
-        "--slow-reader-timeout is cut off.",
-        "type": "object",
-        "properties": {"data": {"type": "string", "if": {"const": "[DONE]"}, "else": content}},
-        "required": ["data"],
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_reference(cls) for cls in classes]},
     }
 
 
@@ -198,7 +204,10 @@ def _options(served: Served) -> Schema:
 
 
 def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
-    found = [[operation.request, operation.answer, operation.chunk] for operation in operations]
+    found = [
+        [operation.request, operation.answer, operation.chunk, *operation.events, *operation.parts]
+        for operation in operations
+    ]
     types: list[type] = [cls for classes in found for cls in classes if cls is not None]
     _, made = msgspec.json.schema_components([*types, answers.Error], ref_template=_SCHEMA)
     schemas = cast("dict[str, Schema]", made)
@@ -212,21 +221,27 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         ("EmbeddingsRequest", {}, neutral.EMBEDDING_LABELS),
         ("GenerateRequest", neutral.GENERATE, {}),
         ("GenerateParams", neutral.GENERATE_PARAMS, {}),
+        *responses.UNSERVED,
+        *messages.UNSERVED,
     ):
         _add_unserved(_properties(schemas[name]), table, labels)
-    for name in ("ChatRequest", "CompletionRequest", "EmbeddingsRequest"):
+    names = ("ChatRequest", "CompletionRequest", "EmbeddingsRequest")
+    for name in (*names, "ResponsesRequest", "MessagesRequest", "CountRequest"):
         _properties(schemas[name])["model"]["enum"] = list(served.models)
     for name in ("TokenizeRequest", "DetokenizeRequest", "GenerateRequest"):
         _given(_properties(schemas[name])["model"])["enum"] = list(served.models)
     for name, ids in (("DetokenizeRequest", "tokens"), ("GenerateRequest", "token_ids")):
         cast("Schema", _properties(schemas[name])[ids]["items"])["maximum"] = served.vocab_size - 1
-    for name in ("ChatRequest", "CompletionRequest", "GenerateParams"):
+    for name in ("ChatRequest", "CompletionRequest", "GenerateParams", "ResponsesRequest", "MessagesRequest"):
         _set_bounds(_properties(schemas[name]), served)
     _bound_prompts(_properties(schemas["CompletionRequest"]), "prompt", served)
     _bound_prompts(_properties(schemas["EmbeddingsRequest"]), "input", served)
     # only a chat of OpenAI's knows no best_of
     _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
     _given(_properties(schemas["ChoiceParams"])["max_tokens"])["maximum"] = served.context_length
+    for name in ("ResponsesRequest", "MessagesRequest"):
+        for field, marks in responses.EXTENSIONS.items():
+            _properties(schemas[name])[field].update(marks)
     for name in ("finished", "agree"):
         _given(_properties(schemas["StopWhen"])[name])["maximum"] = served.limits.max_choices
     return schemas
@@ -256,7 +271,7 @@ def _set_bounds(properties: dict[str, Schema], served: Served) -> None:
     for name in ("n", "best_of"):
         _given(properties[name])["maximum"] = limits.max_n
     _given(properties["choice_params"])["maxItems"] = limits.max_n
-    for name in {"max_tokens", "max_completion_tokens", "min_tokens"} & set(properties):
+    for name in {"max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"} & set(properties):
         _given(properties[name])["maximum"] = served.context_length
     cast("Schema", _given(properties["stop_token_ids"])["items"])["maximum"] = served.vocab_size - 1
 
@@ -274,5 +289,5 @@ def _properties(schema: Schema) -> dict[str, Schema]:
 
 
 def _given(schema: Schema) -> Schema:
-    """What a field may be if it is not null."""
-    return cast("list[Schema]", schema["anyOf"])[0]
+    """What a field may be if it is not null, which some can't be."""
+    return cast("list[Schema]", schema.get("anyOf", [schema]))[0]

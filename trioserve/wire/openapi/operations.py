@@ -11,9 +11,12 @@ from typing import Literal
 import attrs
 import msgspec
 
-from trioserve.wire.openapi import answers, embeddings, requests, tokens
+from trioserve.wire.openapi import answers, embeddings, messages, requests, responses, tokens
 from trioserve.wire.openapi.marks import extension_marks
 from trioserve.wire.openapi.refusals import (
+    ANTHROPIC,
+    OPENAI,
+    Envelope,
     Refusal,
     refusals_of_cancelling,
     refusals_of_generating,
@@ -37,7 +40,15 @@ class Operation:
     refusals: list[Refusal] = attrs.field(factory=refusals_of_looking)
     request: type[msgspec.Struct] | None = None
     chunk: type[msgspec.Struct] | None = None
-    """The event of a streamed answer."""
+    """The event of a streamed answer that ends with [DONE]."""
+    events: tuple[type[msgspec.Struct], ...] = ()
+    """The events of a streamed answer that are named."""
+    stream: str = ""
+    """What is said of a stream of named events."""
+    parts: tuple[type[msgspec.Struct], ...] = ()
+    """Schemas that only others written by hand refer to."""
+    envelope: Envelope = OPENAI
+    """What errors look like."""
     parameters: tuple[str, ...] = ()
     """Names in ``components.parameters``."""
     marks: Mapping[str, bool | str] = attrs.field(factory=dict)
@@ -67,6 +78,41 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             chunk=answers.CompletionChunk,
             parameters=("X-Request-Id",),
             refusals=refusals_of_generating(),
+        ),
+        Operation(
+            method="post",
+            path="/v1/responses",
+            summary="Answer a conversation, in the form of OpenAI's newer API. Nothing is stored.",
+            request=responses.ResponsesRequest,
+            answer=responses.Response,
+            events=responses.EVENTS,
+            stream=responses.STREAM,
+            parts=responses.INPUT_ITEMS,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+        ),
+        Operation(
+            method="post",
+            path="/v1/messages",
+            summary="Answer a conversation, in the form of Anthropic's API.",
+            request=messages.MessagesRequest,
+            answer=messages.AssistantAnswer,
+            events=messages.EVENTS,
+            stream=messages.STREAM,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+            envelope=ANTHROPIC,
+            marks=ours,
+        ),
+        Operation(
+            method="post",
+            path="/v1/messages/count_tokens",
+            summary="Count the tokens of a conversation, in the form of Anthropic's API.",
+            request=messages.CountRequest,
+            answer=messages.TokenCount,
+            refusals=refusals_of_tokenizing(),
+            envelope=ANTHROPIC,
+            marks=ours,
         ),
         Operation(
             method="post",

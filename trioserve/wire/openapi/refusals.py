@@ -6,8 +6,8 @@ Owns: when each error comes. Must not know: its status, type and code (trioserve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, cast
 
 import attrs
 import msgspec
@@ -31,9 +31,28 @@ from trioserve.errors import (
     TrioserveError,
     error_row,
 )
-from trioserve.wire.errors import error_body, http_error_body
+from trioserve.wire import errors as openai_errors
+from trioserve.wire.anthropic import errors as anthropic_errors
 
 Schema = dict[str, object]
+
+
+@attrs.frozen
+class Envelope:
+    """What errors look like."""
+
+    schema: str
+    """The schema of the body."""
+    http_response: str
+    """The response for what HTTP itself refuses."""
+    error_body: Callable[[BaseException], tuple[int, bytes]]
+    http_error_body: Callable[[int, str], bytes]
+
+
+OPENAI: Final = Envelope("Error", "HttpError", openai_errors.error_body, openai_errors.http_error_body)
+ANTHROPIC: Final = Envelope(
+    "MessagesError", "MessagesHttpError", anthropic_errors.error_body, anthropic_errors.http_error_body
+)
 
 
 @attrs.frozen
@@ -139,56 +158,57 @@ RETRY_AFTER: Final[Schema] = {
 }
 
 
-def error_responses(refusals: Iterable[Refusal]) -> dict[str, Schema]:
+def error_responses(refusals: Iterable[Refusal], envelope: Envelope) -> dict[str, Schema]:
     """The responses by status: an example and the type and code of each error, and what HTTP itself refuses."""
     by_status: dict[int, list[Refusal]] = {}
     for refusal in refusals:
         by_status.setdefault(error_row(refusal.error).status, []).append(refusal)
-    responses = {str(status): _response(by_status[status]) for status in sorted(by_status)}
-    return {**responses, "default": {"$ref": "#/components/responses/HttpError"}}
+    responses = {str(status): _response(by_status[status], envelope) for status in sorted(by_status)}
+    return {**responses, "default": {"$ref": f"#/components/responses/{envelope.http_response}"}}
 
 
-def _response(refusals: list[Refusal]) -> Schema:
-    examples = {
+def _response(refusals: list[Refusal], envelope: Envelope) -> Schema:
+    examples: dict[str, Schema] = {
         type(refusal.error).__name__: {
             "summary": refusal.when,
-            "value": _decode(error_body(refusal.error)[1]),
+            "value": _decode(envelope.error_body(refusal.error)[1]),
         }
         for refusal in refusals
     }
     response: Schema = {
         "description": " ".join(refusal.when for refusal in refusals),
-        "content": {"application/json": {"schema": _narrowed(refusals), "examples": examples}},
+        "content": {"application/json": {"schema": _narrowed(examples, envelope), "examples": examples}},
     }
     if any(isinstance(refusal.error, (QueueFullError, EngineStoppingError)) for refusal in refusals):
         response["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}
     return response
 
 
-def _narrowed(refusals: list[Refusal]) -> Schema:
+def _narrowed(examples: Mapping[str, Mapping[str, object]], envelope: Envelope) -> Schema:
     """The schema of an error with one of the types and codes of these."""
-    rows = [error_row(refusal.error) for refusal in refusals]
+    errors = [cast("dict[str, dict[str, object]]", example["value"])["error"] for example in examples.values()]
     narrowed: dict[str, Schema] = {
-        "type": {"enum": list(dict.fromkeys(row.type for row in rows))},
-        "code": {"enum": list(dict.fromkeys(row.code for row in rows))},
+        name: {"enum": list(dict.fromkeys(error[name] for error in errors))} for name in ("type", "code")
     }
     return {
-        "$ref": "#/components/schemas/Error",
+        "$ref": f"#/components/schemas/{envelope.schema}",
         "type": "object",
         "properties": {"error": {"type": "object", "properties": narrowed}},
     }
 
 
-def http_error_response() -> Schema:
+def http_error_response(envelope: Envelope) -> Schema:
     """The response for what HTTP itself refuses."""
     examples = {
-        str(status): {"summary": when, "value": _decode(http_error_body(status, when))}
+        str(status): {"summary": when, "value": _decode(envelope.http_error_body(status, when))}
         for status, when in HTTP_REFUSALS.items()
     }
     return {
         "description": "What HTTP itself refuses, whatever the path is: "
         + " ".join(f"{status}: {when}" for status, when in HTTP_REFUSALS.items()),
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}, "examples": examples}},
+        "content": {
+            "application/json": {"schema": {"$ref": f"#/components/schemas/{envelope.schema}"}, "examples": examples}
+        },
     }
 
 

@@ -20,8 +20,10 @@ from trioserve.wire.openapi.sampling import (
     CacheSalt,
     Count,
     CountFromZero,
+    Drawing,
     Int32,
-    Sampling,
+    PromptLogprobsField,
+    StopField,
     TopCount,
 )
 from trioserve.wire.openapi.structured import ResponseFormat
@@ -47,19 +49,26 @@ class StreamOptions(Body, kw_only=True):
     ] = False
 
 
-class GeneratingRequest(Sampling, kw_only=True):
-    """What both of OpenAI's generating routes read."""
+class DrawingRequest(Drawing, kw_only=True):
+    """What all generating routes read, but for what to answer."""
 
     model: Annotated[str, meaning("The id of the served model, as /v1/models tells it.")]
     stream: Annotated[bool | None, meaning("Send the answer as it is made, as server-sent events.")] = False
-    stream_options: StreamOptions | None = None
-    return_token_ids: Annotated[bool | None, extension("Tell the token ids of the prompts and the choices.")] = False
     priority: Annotated[
         Int32 | None, extension("Requests with a lower one start first; those that run go on, whatever comes.")
     ] = DEFAULTS.priority
     cache_salt: Annotated[
         CacheSalt | None, extension("Prompts are found in the cache only by requests with the same salt.")
     ] = None
+
+
+class GeneratingRequest(DrawingRequest, kw_only=True):
+    """What the routes of chats and completions read."""
+
+    stop: StopField = None
+    prompt_logprobs: PromptLogprobsField = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: Annotated[bool | None, extension("Tell the token ids of the prompts and the choices.")] = False
 
 
 class TextPart(Body, kw_only=True):

@@ -52,6 +52,18 @@ LOGIT_BIAS: Final[dict[str, object]] = {
     "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
     "maxProperties": MAX_BIASES,
 }
+StopField = Annotated[
+    StopString | StopStrings | None,
+    meaning("One or several texts that end a choice; none of them is in its text."),
+]
+PromptLogprobsField = Annotated[
+    TopCount | None,
+    extension(
+        "Tell the log-probability of every token of the prompts but the first, and of so many of the likeliest ones in "
+        "its place."
+    ),
+]
+JsonObject = Annotated[object, Meta(extra_json_schema={"type": "object"})]
 
 
 class ChoiceParams(Body, kw_only=True):
@@ -81,8 +93,8 @@ class StopWhen(Body, kw_only=True):
     ] = None
 
 
-class Sampling(Body, kw_only=True):
-    """How to draw, and how a choice ends."""
+class Drawing(Body, kw_only=True):
+    """How to draw, and how a choice ends, as all requests say it."""
 
     n: Annotated[Count | None, meaning("Choices per prompt.")] = DEFAULTS.n
     best_of: Annotated[
@@ -114,10 +126,6 @@ class Sampling(Body, kw_only=True):
             "picks one. Every choice of the answer tells its own."
         ),
     ] = DEFAULTS.seed
-    stop: Annotated[
-        StopString | StopStrings | None,
-        meaning("One or several texts that end a choice; none of them is in its text."),
-    ] = None
     stop_token_ids: Annotated[
         StopTokenIds | None,
         extension(
@@ -157,13 +165,6 @@ class Sampling(Body, kw_only=True):
     skip_special_tokens: Annotated[bool | None, extension("Special tokens have no text.")] = (
         DEFAULTS.skip_special_tokens
     )
-    prompt_logprobs: Annotated[
-        TopCount | None,
-        extension(
-            "Tell the log-probability of every token of the prompts but the first, and of so many of the likeliest "
-            "ones in its place."
-        ),
-    ] = None
     ignore_eos: Annotated[bool | None, extension("Go on past the model's end-of-sequence tokens.")] = (
         DEFAULTS.ignore_eos
     )
@@ -204,3 +205,10 @@ class Sampling(Body, kw_only=True):
             "stop_token_ids, ignore_eos and min_tokens. So is what can't be enforced."
         ),
     ] = None
+
+
+class Sampling(Drawing, kw_only=True):
+    """The same, with what the newer dialects don't have, or have under another name."""
+
+    stop: StopField = None
+    prompt_logprobs: PromptLogprobsField = None

@@ -1,0 +1,43 @@
+"""The events of a request as one message (FAN-17), and the body of a count.
+
+Owns: what has been said until all choices have finished. Must not know: how events come about.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trioserve.events import ChoiceFinished, Event, PromptScored
+from trioserve.wire.anthropic import shapes
+from trioserve.wire.line import json_line
+from trioserve.wire.segments import Segments
+from trioserve.wire.tally import Head, Tally
+
+
+class MessageBuilder:
+    """Makes the body of one message: ``feed`` for every event, then ``answer``."""
+
+    def __init__(self, head: Head) -> None:
+        self._head: Final = head
+        self._tally: Final = Tally(head)
+        self._segments: Final = Segments(head.choices)
+
+    def __repr__(self) -> str:
+        return f"<MessageBuilder: {self._tally!r}>"
+
+    def feed(self, event: Event) -> None:
+        """Take one event."""
+        if isinstance(event, PromptScored):
+            return
+        if isinstance(event, ChoiceFinished):
+            self._tally.finish(event)
+        self._segments.feed(event)
+
+    def answer(self) -> bytes:
+        """The body, in JSON, the blocks of one choice together. Only once all choices have finished."""
+        return json_line(shapes.whole(self._head, self._tally, self._segments.in_order_of_choices()))
+
+
+def count_body(input_tokens: int) -> bytes:
+    """The body of /v1/messages/count_tokens."""
+    return json_line({"input_tokens": input_tokens})
