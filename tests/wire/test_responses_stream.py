@@ -131,7 +131,6 @@ def test_a_stream_of_one_choice_ends_with_the_whole_response() -> None:  # FAN-5
     assert response.usage.total_tokens == 14
     assert (response.temperature, response.top_p, response.metadata) == (0.7, 0.5, {"a": "b"})
     assert (response.user, response.instructions, response.truncation) == ("u", "be brief", "disabled")
-    assert answer["store"] is False
 
 
 def test_log_probabilities_stand_with_the_text() -> None:

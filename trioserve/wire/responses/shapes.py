@@ -50,7 +50,6 @@ class Shapes:
             "background": False,
             "previous_response_id": None,
             "service_tier": "default",
-            "store": False,
             "temperature": temperature,
             "top_p": top_p,
             "truncation": "disabled",
