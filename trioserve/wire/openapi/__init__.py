@@ -9,6 +9,10 @@ In the order in which it is put together:
     details    what they tell of tokens besides their text
     tokens     the bodies of who works with tokens
     embeddings those of vectors
+    response_requests, response_answers, response_events
+               the bodies and events of /v1/responses
+    message_requests, message_answers, message_events
+               those of /v1/messages
     refusals   the bodies of errors, by status
     operations the paths
     document   all of the above, with the bounds of one server

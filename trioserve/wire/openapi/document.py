@@ -13,7 +13,7 @@ import msgspec
 
 from trioserve.params import Limits
 from trioserve.wire import neutral
-from trioserve.wire.openapi import answers, messages, requests, responses
+from trioserve.wire.openapi import answers, message_requests, requests, response_requests
 from trioserve.wire.openapi.marks import extension_marks
 from trioserve.wire.openapi.operations import Operation, operations_of
 from trioserve.wire.openapi.refusals import ANTHROPIC, OPENAI, RETRY_AFTER, Schema, error_responses, http_error_response
@@ -221,8 +221,8 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         ("EmbeddingsRequest", {}, neutral.EMBEDDING_LABELS),
         ("GenerateRequest", neutral.GENERATE, {}),
         ("GenerateParams", neutral.GENERATE_PARAMS, {}),
-        *responses.UNSERVED,
-        *messages.UNSERVED,
+        *response_requests.UNSERVED,
+        *message_requests.UNSERVED,
     ):
         _add_unserved(_properties(schemas[name]), table, labels)
     names = ("ChatRequest", "CompletionRequest", "EmbeddingsRequest")
@@ -240,7 +240,7 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
     _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
     _given(_properties(schemas["ChoiceParams"])["max_tokens"])["maximum"] = served.context_length
     for name in ("ResponsesRequest", "MessagesRequest"):
-        for field, marks in responses.EXTENSIONS.items():
+        for field, marks in response_requests.EXTENSIONS.items():
             _properties(schemas[name])[field].update(marks)
     for name in ("finished", "agree"):
         _given(_properties(schemas["StopWhen"])[name])["maximum"] = served.limits.max_choices

@@ -11,7 +11,18 @@ from typing import Literal
 import attrs
 import msgspec
 
-from trioserve.wire.openapi import answers, embeddings, messages, requests, responses, tokens
+from trioserve.wire.openapi import (
+    answers,
+    embeddings,
+    message_answers,
+    message_events,
+    message_requests,
+    requests,
+    response_answers,
+    response_events,
+    response_requests,
+    tokens,
+)
 from trioserve.wire.openapi.marks import extension_marks
 from trioserve.wire.openapi.refusals import (
     ANTHROPIC,
@@ -83,11 +94,11 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             method="post",
             path="/v1/responses",
             summary="Answer a conversation, in the form of OpenAI's newer API. Nothing is stored.",
-            request=responses.ResponsesRequest,
-            answer=responses.Response,
-            events=responses.EVENTS,
-            stream=responses.STREAM,
-            parts=responses.INPUT_ITEMS,
+            request=response_requests.ResponsesRequest,
+            answer=response_answers.Response,
+            events=response_events.EVENTS,
+            stream=response_events.STREAM,
+            parts=response_requests.INPUT_ITEMS,
             parameters=("X-Request-Id",),
             refusals=refusals_of_generating(),
         ),
@@ -95,10 +106,10 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             method="post",
             path="/v1/messages",
             summary="Answer a conversation, in the form of Anthropic's API.",
-            request=messages.MessagesRequest,
-            answer=messages.AssistantAnswer,
-            events=messages.EVENTS,
-            stream=messages.STREAM,
+            request=message_requests.MessagesRequest,
+            answer=message_answers.AssistantAnswer,
+            events=message_events.EVENTS,
+            stream=message_events.STREAM,
             parameters=("X-Request-Id",),
             refusals=refusals_of_generating(),
             envelope=ANTHROPIC,
@@ -108,8 +119,8 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             method="post",
             path="/v1/messages/count_tokens",
             summary="Count the tokens of a conversation, in the form of Anthropic's API.",
-            request=messages.CountRequest,
-            answer=messages.TokenCount,
+            request=message_requests.CountRequest,
+            answer=message_answers.TokenCount,
             refusals=refusals_of_tokenizing(),
             envelope=ANTHROPIC,
             marks=ours,

@@ -1,25 +1,22 @@
-"""/v1/messages, as the document shows it.
+"""The bodies of requests to /v1/messages, as the document shows them.
 
-Owns: type and meaning of every field of its requests, answers and errors. Must not know: how they come about.
+Owns: type and meaning of every field that is read. Must not know: how they come about.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from trioserve.tools import MAX_TOOLS
 from trioserve.wire.anthropic import blocks, decode, tools
 from trioserve.wire.neutral import Labels, Neutral
 from trioserve.wire.openapi.body import Body
-from trioserve.wire.openapi.marks import extension, meaning
+from trioserve.wire.openapi.marks import meaning
 from trioserve.wire.openapi.requests import DrawingRequest
-from trioserve.wire.openapi.responses import ChoiceEnding
 from trioserve.wire.openapi.sampling import Count, JsonObject, Share, StopString, StopStrings, TopK
 from trioserve.wire.openapi.tools import ToolName
-
-# ---- what is read
 
 
 class CacheControl(Body, kw_only=True):
@@ -241,180 +238,3 @@ UNSERVED: Final[tuple[tuple[str, Neutral, Labels], ...]] = (
     ("ThinkingAdaptive", decode.THINKING_NEUTRAL, {}),
 )
 """Fields of the schemas above that are known but not served, and those that ask for nothing."""
-
-
-# ---- what is written
-
-BlockChoice = Annotated[int, extension("The index of the choice that the block belongs to.", 17)]
-Endings = Annotated[list[ChoiceEnding], extension("How each choice ended, in index order.", 17)]
-StopReason = Annotated[
-    Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None,
-    meaning("That of choice 0; null until it has ended, and if it was cancelled or has failed."),
-]
-StopSequence = Annotated[str | None, meaning("The one of stop_sequences that ended choice 0.")]
-Number = Annotated[int, meaning("Counts the blocks of the stream from 0, as they begin, those of all choices.")]
-
-
-class TextBlock(Struct, kw_only=True, tag_field="type", tag="text"):
-    """A text for the user."""
-
-    text: str
-    citations: None
-    choice: BlockChoice
-
-
-class ThinkingBlock(Struct, kw_only=True, tag_field="type", tag="thinking"):
-    """What a choice thinks before it goes on."""
-
-    thinking: str
-    signature: Annotated[Literal[""], meaning("Nothing is signed.")]
-    choice: BlockChoice
-
-
-class ToolUseBlock(Struct, kw_only=True, tag_field="type", tag="tool_use"):
-    """A call of a tool."""
-
-    id: str
-    name: str
-    input: Annotated[
-        JsonObject,
-        meaning('What the model wrote, if that is a JSON object; else an object with it, as a text, in "arguments".'),
-    ]
-    choice: BlockChoice
-
-
-Block = TextBlock | ThinkingBlock | ToolUseBlock
-
-
-class ThinkingTokens(Struct, kw_only=True):
-    """The tokens of the choices, further divided."""
-
-    thinking_tokens: int
-
-
-class MessageUsage(Struct, kw_only=True):
-    """The tokens of a message: the prompt counted once, whatever n is."""
-
-    input_tokens: Annotated[int, meaning("Without those found in the cache, once it is known how many these are.")]
-    cache_read_input_tokens: int
-    cache_creation_input_tokens: Annotated[int, meaning("0: what is kept in the cache costs nothing.")]
-    output_tokens: int
-    output_tokens_details: ThinkingTokens
-
-
-class BegunMessage(Struct, kw_only=True):
-    """The message before its first block."""
-
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: Annotated[
-        list[Block],
-        meaning("What the choices say: a block at least for each. Those of one choice stand together, in index order."),
-    ]
-    stop_reason: StopReason
-    stop_sequence: StopSequence
-    usage: MessageUsage
-
-
-class AssistantAnswer(BegunMessage, kw_only=True):
-    """The answer to /v1/messages that is not streamed."""
-
-    choices: Endings
-
-
-class TokenCount(Struct, kw_only=True):
-    """The answer to /v1/messages/count_tokens."""
-
-    input_tokens: int
-
-
-class MessagesErrorFields(Struct, kw_only=True):
-    """What went wrong."""
-
-    type: Annotated[str, meaning("The kind of error.")]
-    message: str
-    param: Annotated[str | None, extension("The field of the request at fault, such as messages.0.content.")]
-    code: Annotated[str | None, extension("A word for programs.")]
-
-
-class MessagesError(Struct, kw_only=True, tag_field="type", tag="error"):
-    """The body of every error of these paths, and the event in place of the rest of a stream that failed."""
-
-    error: MessagesErrorFields
-
-
-class MessageStart(Struct, kw_only=True, tag_field="type", tag="message_start"):
-    """The first event."""
-
-    message: BegunMessage
-
-
-class BlockStart(Struct, kw_only=True, tag_field="type", tag="content_block_start"):
-    """A block begins, with nothing in it."""
-
-    index: Number
-    content_block: Block
-
-
-class TextPiece(Struct, kw_only=True, tag_field="type", tag="text_delta"):
-    """More of a text."""
-
-    text: str
-
-
-class ThinkingPiece(Struct, kw_only=True, tag_field="type", tag="thinking_delta"):
-    """More of a thought."""
-
-    thinking: str
-
-
-class InputPiece(Struct, kw_only=True, tag_field="type", tag="input_json_delta"):
-    """More of the arguments of a call, as the model writes them."""
-
-    partial_json: str
-
-
-class BlockDelta(Struct, kw_only=True, tag_field="type", tag="content_block_delta"):
-    """More of a block."""
-
-    index: Number
-    delta: TextPiece | ThinkingPiece | InputPiece
-
-
-class BlockStop(Struct, kw_only=True, tag_field="type", tag="content_block_stop"):
-    """A block is whole."""
-
-    index: Number
-
-
-class StopFields(Struct, kw_only=True):
-    """Why a message ended."""
-
-    stop_reason: StopReason
-    stop_sequence: StopSequence
-
-
-class MessageDelta(Struct, kw_only=True, tag_field="type", tag="message_delta"):
-    """Why the message ended and what it cost: once, after all blocks."""
-
-    delta: StopFields
-    usage: MessageUsage
-    choices: Endings
-
-
-class MessageStop(Struct, kw_only=True, tag_field="type", tag="message_stop"):
-    """The last event."""
-
-
-class Ping(Struct, kw_only=True, tag_field="type", tag="ping"):
-    """A sign of life."""
-
-
-EVENTS: Final = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, Ping, MessagesError)
-STREAM: Final = (
-    'With "stream": the data of each event, which has the name of its type. The blocks of different choices take '
-    "turns. What goes wrong half way is an error in place of the rest. A long silence is filled with pings. A client "
-    "that reads nothing for the --slow-reader-timeout is cut off."
-)
