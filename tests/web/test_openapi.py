@@ -23,7 +23,7 @@ from trioserve.testing.http import AsgiClient, HttpResponse
 from trioserve.testing.tokenizer import BrokenTokenizer
 from trioserve.web.app import create_app
 from trioserve.web.exchange import prepare_app
-from trioserve.web.front import Front
+from trioserve.web.front import OPEN_PATHS, Front
 from trioserve.web.options import ServeOptions
 
 CHAT = "/v1/chat/completions"
@@ -172,6 +172,13 @@ async def test_a_deadline_is_what_the_document_says(value: str) -> None:
     except ParamError:
         taken = False
     assert Draft202012Validator(schema).is_valid(value) == taken
+
+
+async def test_what_needs_no_key_is_documented() -> None:
+    async with serving() as server:
+        paths = server.document["paths"]
+    operations = {path: operation for path, methods in paths.items() for operation in methods.values()}
+    assert {path for path, operation in operations.items() if operation.get("security") == []} == OPEN_PATHS
 
 
 async def test_the_document_has_the_bounds_of_the_model() -> None:

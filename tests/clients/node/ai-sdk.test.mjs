@@ -21,7 +21,6 @@ const prompt = "Name a colour.";
 // no retries: a request that works the second time only is a fault
 const common = { model, prompt, maxRetries: 0 };
 const colour = z.object({ name: z.enum(["red", "green", "blue"]), warm: z.boolean() });
-const notYet = { skip: "not served yet" };
 const alone = { trioserve: { parallel_tool_calls: false } };
 
 test("a text", async () => {
@@ -101,7 +100,7 @@ test("a streamed call", async () => {
   colour.parse(call.input);
 });
 
-test("embeddings", notYet, async () => {
+test("embeddings", async () => {
   const { embeddings } = await embedMany({
     model: provider.embeddingModel(id),
     values: ["a cat", "a dog"],

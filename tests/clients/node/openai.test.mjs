@@ -105,7 +105,7 @@ test("tools are run", async () => {
   assert.equal(painted.length, 1);
 });
 
-test("embeddings", notYet, async () => {
+test("embeddings", async () => {
   const { data } = await client.embeddings.create({ model, input: ["a cat", "a dog"] });
   assert.deepEqual(data.map((item) => item.embedding.length), [576, 576]);
 });

@@ -92,6 +92,8 @@ def _operation(operation: Operation) -> Schema:
     # the last one is for whatever is asked
     names = (*operation.parameters, "X-Request-Timeout")
     said["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
+    if operation.keyless:
+        said["security"] = []
     if operation.request is not None:
         said["requestBody"] = {
             "required": True,

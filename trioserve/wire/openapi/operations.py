@@ -63,6 +63,8 @@ class Operation:
     parameters: tuple[str, ...] = ()
     """Names in ``components.parameters``."""
     marks: Mapping[str, bool | str] = attrs.field(factory=dict)
+    keyless: bool = False
+    """It is answered without an API key, whatever the server wants."""
 
 
 def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
@@ -170,8 +172,22 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             answer=None,
             marks=ours,
         ),
-        Operation(method="get", path="/health", summary="Whether the server runs.", answer=answers.Health, marks=ours),
-        Operation(method="get", path="/version", summary="The server's version.", answer=answers.Version, marks=ours),
+        Operation(
+            method="get",
+            path="/health",
+            summary="Whether the server runs.",
+            answer=answers.Health,
+            marks=ours,
+            keyless=True,
+        ),
+        Operation(
+            method="get",
+            path="/version",
+            summary="The server's version.",
+            answer=answers.Version,
+            marks=ours,
+            keyless=True,
+        ),
         Operation(method="get", path="/openapi.json", summary="This document.", answer=answers.Document, marks=ours),
     ]
 
