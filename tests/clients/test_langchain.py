@@ -17,6 +17,9 @@ QUESTION = "Name a colour."
 class Colour(pydantic.BaseModel):
     """A colour."""
 
+    # nothing else, or a model this small goes on with properties of its own
+    model_config = pydantic.ConfigDict(extra="forbid")
+
     name: Literal["red", "green", "blue"]
     warm: bool
 

@@ -16,6 +16,9 @@ SOON = ["a", "e", " "]
 
 
 class Colour(pydantic.BaseModel):
+    # nothing else, or a model this small goes on with properties of its own
+    model_config = pydantic.ConfigDict(extra="forbid")
+
     name: Literal["red", "green", "blue"]
     warm: bool
 

@@ -18,6 +18,9 @@ SHORT = ModelSettings(max_tokens=64, parallel_tool_calls=False)
 
 
 class Colour(pydantic.BaseModel):
+    # nothing else, or a model this small goes on with properties of its own
+    model_config = pydantic.ConfigDict(extra="forbid")
+
     name: Literal["red", "green", "blue"]
     warm: bool
 
