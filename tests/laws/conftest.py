@@ -1,43 +1,40 @@
 """A tiny model, what it answers to a choice that is all alone, and ways to disturb that.
 
-The oracle has no scheduler: one sequence, its prompt in one piece, then one token a step. What is compared with it is
-more than the token ids: a WitnessDevice also remembers the bits of the logits from which each token was drawn, so a
-difference shows even where it is too small to change a token.
+What it answers alone is known from ``trioserve.testing.lone``. What is compared with that is more than the tokens and
+their log-probabilities: a witness device also remembers the bits of the logits from which each token was drawn.
 """
 
 from __future__ import annotations
 
-import hashlib
+import functools
 from array import array
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 import trio
 from trioserve_kernels.cpu.library import PAGE_TOKENS, library_path
 
-from trioserve.device.cpu import CpuDevice
-from trioserve.device.reference import ReferenceDevice
 from trioserve.engine.engine import Engine
 from trioserve.engine.open import open_engine
 from trioserve.engine.options import EngineOptions
 from trioserve.engine.prompts import Prompt
-from trioserve.events import ChoiceFinished, FinishReason, TextDelta
+from trioserve.events import ChoiceFinished, FinishReason, PromptScored, TextDelta, TokenLogprob
 from trioserve.model.load import load_model
 from trioserve.model.loaded import LoadedModel
 from trioserve.params import SamplingParams
 from trioserve.sched.group import ChoiceSpec, Group, Uid
 from trioserve.sched.seeds import child_seed, seed_key
 from trioserve.sched.state import SchedulerOptions, SchedulerState, SchedulerStatistics
-from trioserve.step import StepPlan, StepResult
 from trioserve.testing.checkpoints import TinyLlama, write_tiny_llama
-from trioserve.testing.driver import Row, Span, make_plan
+from trioserve.testing.lone import LoneGenerator
+from trioserve.testing.witness import Witnessed, open_witness
 
 # So many tokens, and so flat a distribution over them, that no two choices agree by chance.
 TINY = TinyLlama(vocab_size=961, context_length=256)
@@ -45,10 +42,6 @@ TINY = TinyLlama(vocab_size=961, context_length=256)
 NATIVE_TINY = attrs.evolve(TINY, head_dim=16)
 # No limit of a step that is ever reached.
 WHOLE = 4096
-
-Logits = npt.NDArray[np.float32]
-Witnessed = tuple[int, int, bytes]
-"""(seed as uint64, position of the drawn token, digest of the logits it was drawn from)"""
 
 
 @pytest.fixture(autouse=True)
@@ -78,134 +71,6 @@ def tiny_model(tiny_folder: Path) -> Iterator[LoadedModel]:
     model.weights.close()
 
 
-class WitnessDevice(ReferenceDevice):
-    """A reference device that remembers what it drew from."""
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
-        self.witnessed: list[Witnessed] = []
-        self._logits: dict[int, Logits] = {}
-
-    def logits(self, plan: StepPlan) -> dict[int, Logits]:
-        self._logits = super().logits(plan)
-        return self._logits
-
-    def run(self, plan: StepPlan) -> StepResult:
-        result = super().run(plan)
-        self.witnessed += witness(plan, result, self._logits)
-        return result
-
-
-class NativeWitnessDevice(CpuDevice):
-    """A CPU device that remembers what it drew from."""
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]  # whatever they are
-        self.witnessed: list[Witnessed] = []
-
-    def _run(self, plan: StepPlan, logits: Logits | None) -> StepResult:
-        if logits is None:
-            logits = np.empty((len(plan.rows.tokens), self.info.vocab_size), np.float32)
-        result = super()._run(plan, logits)
-        self.witnessed += witness(plan, result, dict(zip(plan.rows.tokens, logits, strict=True)))
-        return result
-
-
-def witness(plan: StepPlan, result: StepResult, logits: Mapping[int, Logits]) -> list[Witnessed]:
-    """What was drawn in a step, without what was drawn after a draft that turned out wrong."""
-    witnessed: list[Witnessed] = []
-    rows, counts = plan.rows, True
-    digests = {token: hashlib.sha256(row.tobytes()).digest() for token, row in logits.items()}
-    for r, token in enumerate(rows.tokens):
-        if r > 0 and token == rows.tokens[r - 1] + 1 and token not in plan.spans.starts:
-            counts &= result.token_ids[r - 1] == plan.spans.tokens[token]
-        else:
-            counts = True
-        if counts:
-            witnessed.append((rows.seeds[r], rows.counters[r], digests[token]))
-    return witnessed
-
-
-AnyWitness = WitnessDevice | NativeWitnessDevice
-
-
-def open_witness(model: LoadedModel, device: str, *, page_size: int, page_count: int) -> AnyWitness:
-    """``device`` is "reference" or "cpu"; the latter with two threads."""
-    if device == "reference":
-        reference = WitnessDevice.load(model, page_size=page_size, page_count=page_count)
-        assert isinstance(reference, WitnessDevice)
-        return reference
-    assert page_size == PAGE_TOKENS, "the CPU device has no other pages"
-    native = NativeWitnessDevice.load(model, page_count=page_count, threads=2)
-    assert isinstance(native, NativeWitnessDevice)
-    return native
-
-
-@attrs.frozen
-class Lone:
-    """A choice, generated alone."""
-
-    tokens: tuple[int, ...]
-    finish: FinishReason
-    witnessed: tuple[Witnessed, ...]
-    mean_logprob: float
-
-
-class Oracle:
-    """Generates one choice at a time, and nothing beside it."""
-
-    def __init__(self, model: LoadedModel, device: str) -> None:
-        size = PAGE_TOKENS if device == "cpu" else TINY.context_length
-        self._pages = range(TINY.context_length // size)
-        self._device = open_witness(model, device, page_size=size, page_count=len(self._pages))
-        self._known: dict[tuple[object, ...], Lone] = {}
-
-    def close(self) -> None:
-        self._device.close()
-
-    def answer(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        j: int = 0,
-        *,
-        stop_ids: frozenset[int] = frozenset(),
-        capacity: int = TINY.context_length,
-    ) -> Lone:
-        """What choice j has to be; a sequence ends at ``capacity`` tokens, whatever ``params`` say."""
-        assert params.seed is not None
-        assert params.temperature is not None
-        assert params.max_tokens is not None
-        row = Row(
-            seed=(params.seed + j) % 2**64,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            logprobs=True,
-        )
-        limit = min(params.max_tokens, capacity - len(prompt))
-        key = (tuple(prompt), row, limit, stop_ids)
-        if key not in self._known:
-            self._known[key] = self._generate(prompt, row, limit, stop_ids)
-        return self._known[key]
-
-    def _generate(self, prompt: Sequence[int], row: Row, limit: int, stop_ids: frozenset[int]) -> Lone:
-        self._device.witnessed.clear()
-        tokens: list[int] = []
-        total = 0.0
-        span = Span(tokens=prompt, pages=self._pages, rows=[row])
-        while True:
-            result = self._device.run(make_plan([span]))
-            token = result.token_ids[0]
-            tokens.append(token)
-            total += result.logprobs[0]
-            if token in stop_ids or len(tokens) == limit:
-                finish: FinishReason = "stop" if token in stop_ids else "length"
-                return Lone(tuple(tokens), finish, tuple(self._device.witnessed), total / len(tokens))
-            span = attrs.evolve(span, tokens=[token], start=len(prompt) + len(tokens) - 1)
-
-
 @attrs.define(eq=False)
 class Told:
     """A choice in a Server, and what it was told so far."""
@@ -215,8 +80,11 @@ class Told:
     j: int
     stop_ids: frozenset[int]
     tokens: list[int] = attrs.field(factory=list)
+    logprobs: list[TokenLogprob] = attrs.field(factory=list)
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     finish: FinishReason | None = None
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
+    """None: it was not admitted yet."""
     has_left: bool = False
 
 
@@ -226,8 +94,8 @@ class Server:
     def __init__(
         self,
         model: LoadedModel,
-        oracle: Oracle,
-        device: str,
+        oracle: LoneGenerator,
+        device: Literal["reference", "cpu"],
         *,
         page_size: int = 4,
         page_count: int = 256,
@@ -266,6 +134,7 @@ class Server:
         assert params.seed is not None
         assert params.temperature is not None
         assert params.max_tokens is not None
+        matcher = self._oracle.matcher(params.structure)
         specs = tuple(
             ChoiceSpec(
                 uid=Uid(f"{j}_{self._groups}"),
@@ -276,6 +145,13 @@ class Server:
                 min_p=params.min_p,
                 max_tokens=params.max_tokens,
                 stop_ids=stop_ids,
+                min_tokens=params.min_tokens,
+                presence_penalty=params.presence_penalty,
+                frequency_penalty=params.frequency_penalty,
+                repetition_penalty=params.repetition_penalty,
+                biases=params.logit_bias,
+                matcher=matcher,
+                logprobs=wanted(params.logprobs),
             )
             for j in range(params.n)
         )
@@ -285,6 +161,9 @@ class Server:
             choices=specs,
             prompt_lookup=True,
             prediction=None if prediction is None else array("i", prediction),
+            prompt_logprobs=wanted(params.prompt_logprobs),
+            priority=params.priority,
+            cache_salt=(params.cache_salt or "").encode(),
         )
         self.state.submit(group, 0.0)
         self._groups += 1
@@ -296,6 +175,15 @@ class Server:
         """What choice 0 is going to say; every so many tokens are wrong, unless that is 0."""
         tokens = self._oracle.answer(prompt, params).tokens
         return [token ^ 1 if mistakes and t % mistakes == 0 else token for t, token in enumerate(tokens, start=1)]
+
+    def pause(self, uids: Iterable[Uid]) -> None:
+        """Let choices rest until ``resume``. Those that are gone by then are no matter."""
+        for uid in uids:
+            self.state.pause(uid)
+
+    def resume(self, uids: Iterable[Uid]) -> None:
+        for uid in uids:
+            self.state.drained(uid)
 
     def step(self, *, leaving: Iterable[Uid] = ()) -> bool:
         """One step, during which some choices are aborted. False: nothing can run."""
@@ -310,7 +198,11 @@ class Server:
             assert not told.has_left
             assert told.finish is None
             told.tokens += delivery.token_ids
+            told.logprobs += delivery.logprobs
             told.finish = delivery.finish
+            if delivery.prompt_logprobs is not None:
+                assert told.prompt_logprobs is None
+                told.prompt_logprobs = delivery.prompt_logprobs
             if delivery.admitted is not None:
                 told.cached_tokens = delivery.admitted.cached_tokens
         self.state.check()
@@ -329,30 +221,59 @@ class Server:
         capacity = min(options.page_size * options.page_count, TINY.context_length)
         expected: set[Witnessed] = set()
         for uid, told in self.told.items():
-            lone = self._oracle.answer(told.prompt, told.params, told.j, stop_ids=told.stop_ids, capacity=capacity)
+            ask = functools.partial(
+                self._oracle.answer, told.prompt, told.params, told.j, stop_ids=told.stop_ids, capacity=capacity
+            )
+            lone = ask()
             expected.update(lone.witnessed)
             if options.lookup_rows:
                 # a right draft may reach past a stop id, where the choice alone draws nothing
-                expected.update(self._oracle.answer(told.prompt, told.params, told.j, capacity=capacity).witnessed)
+                expected.update(ask(passes_stops=True).witnessed)
+            logprobs = [cut(score, told.params.logprobs) for score in lone.logprobs]
             if told.has_left:
                 assert told.finish is None
                 assert tuple(told.tokens) == lone.tokens[: len(told.tokens)], uid
+                logprobs = logprobs[: len(told.tokens)]
             else:
                 assert (uid, tuple(told.tokens), told.finish) == (uid, lone.tokens, lone.finish)
+            assert told.logprobs == ([] if told.params.logprobs is None else logprobs), uid
+            if told.params.prompt_logprobs is not None:
+                scores = self._oracle.scores(told.prompt)
+                expected.update(scores.witnessed)
+                self._check_prompt(told, [cut(score, told.params.prompt_logprobs) for score in scores.logprobs])
         assert set(self.device.witnessed) <= expected, "a token was drawn from other logits than it is alone"
         return self.state.statistics()
 
+    @staticmethod
+    def _check_prompt(told: Told, scores: list[TokenLogprob | None]) -> None:
+        if told.prompt_logprobs is None:
+            assert told.has_left
+            assert not told.tokens
+            return
+        assert list(told.prompt_logprobs) == scores
+        assert told.cached_tokens == 0
+
+
+def wanted(likeliest: int | None) -> int:
+    """As RowArrays.logprobs has it."""
+    return 0 if likeliest is None else 1 + likeliest
+
+
+def cut(score: TokenLogprob | None, likeliest: int | None) -> TokenLogprob | None:
+    """With so many of the likeliest tokens, at most as many as there are."""
+    return None if score is None else attrs.evolve(score, top=score.top[: likeliest or 0])
+
 
 @pytest.fixture(scope="session")
-def oracle(tiny_model: LoadedModel) -> Oracle:
-    return Oracle(tiny_model, "reference")
+def oracle(tiny_model: LoadedModel) -> LoneGenerator:
+    return LoneGenerator(tiny_model, "reference")
 
 
 OpenServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
-def open_server(tiny_model: LoadedModel, oracle: Oracle) -> OpenServer:
+def open_server(tiny_model: LoadedModel, oracle: LoneGenerator) -> OpenServer:
     """Makes a Server of the tiny model on the reference device; arguments are those of SchedulerOptions."""
 
     def open_(**options: int) -> Server:
@@ -367,7 +288,7 @@ def open_native_server(native_tiny_folder: Path) -> Iterator[OpenServer]:
     if library_path() is None:
         pytest.skip("there are no native kernels")
     model = load_model(native_tiny_folder)
-    oracle = Oracle(model, "cpu")
+    oracle = LoneGenerator(model, "cpu")
     opened: list[Server] = []
 
     def open_(**options: int) -> Server:
@@ -403,6 +324,9 @@ class Said:
     reason: FinishReason
     seed: int
     completion_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Told in events only, not in an Answer."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
@@ -452,8 +376,14 @@ def say_streamed() -> Callable[..., Awaitable[list[Said]]]:
     ) -> list[Said]:
         deltas: dict[int, list[TextDelta]] = defaultdict(list)
         finished: dict[int, ChoiceFinished] = {}
+        scored: dict[int, PromptScored] = {}
         async with engine.generate(prompt, params) as generation:
             async for event in generation:
+                if isinstance(event, PromptScored):
+                    assert event.prompt not in scored
+                    scored[event.prompt] = event
+                    watch()
+                    continue
                 assert event.index not in finished
                 if isinstance(event, TextDelta):
                     # what was told is never taken back: there is nothing but more
@@ -468,6 +398,8 @@ def say_streamed() -> Callable[..., Awaitable[list[Said]]]:
                 end.reason,
                 end.seed,
                 end.usage.completion_tokens,
+                tuple(score for delta in deltas[index] for score in delta.logprobs),
+                scored[index // params.n].logprobs if scored else None,
             )
             for index, end in sorted(finished.items())
         ]
@@ -476,7 +408,9 @@ def say_streamed() -> Callable[..., Awaitable[list[Said]]]:
 
 
 @pytest.fixture(scope="session")
-def say_alone(tiny_engine: OpenEngine, say_whole: Callable) -> Callable[..., Awaitable[list[Said]]]:
+def say_alone(
+    tiny_engine: OpenEngine, say_whole: Callable, say_streamed: Callable
+) -> Callable[..., Awaitable[list[Said]]]:
     """Asks for each choice in a request of its own, one after the other, in an engine that finds nothing cached."""
 
     known: dict[tuple[Prompt, SamplingParams, str], list[Said]] = {}
@@ -490,10 +424,12 @@ def say_alone(tiny_engine: OpenEngine, say_whole: Callable) -> Callable[..., Awa
     async def ask_anew(prompt: Prompt, params: SamplingParams, device: str) -> list[Said]:
         assert params.seed is not None
         said: list[Said] = []
+        # an Answer has no log-probabilities
+        say = say_whole if params.logprobs is None and params.prompt_logprobs is None else say_streamed
         async with tiny_engine(prefix_cache=False, device=device) as engine:
             for j in range(params.n):
                 seed = (params.seed + j + 2**63) % 2**64 - 2**63
-                said += await say_whole(engine, prompt, attrs.evolve(params, n=1, seed=seed))
+                said += await say(engine, prompt, attrs.evolve(params, n=1, seed=seed))
         return said
 
     return ask
