@@ -20,6 +20,7 @@ from pydantic import BaseModel
 import trioserve.web
 from trioserve.errors import ERRORS, ParamError
 from trioserve.params import INT32_MAX, INT64_MAX, INT64_MIN, Limits
+from trioserve.testing.schemas import Schemas, put
 from trioserve.text.agreement import MAX_PATTERN_LENGTH
 from trioserve.wire import neutral
 from trioserve.wire.calls import Call
@@ -57,7 +58,7 @@ def document(limits: Limits = LIMITS) -> Any:
 
 
 DOCUMENT = document()
-SCHEMAS = DOCUMENT["components"]["schemas"]
+SCHEMAS = Schemas(DOCUMENT)
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 NAMED = {"type": "function", "function": {"name": "f"}}
@@ -154,25 +155,6 @@ def is_valid(kind: str, body: object) -> bool:
     return bool(VALIDATORS[kind].is_valid(body))
 
 
-def alternatives(schema: Any) -> Iterator[Any]:
-    """A schema, and all that it may be instead, references followed."""
-    if "$ref" in schema:
-        yield from alternatives(SCHEMAS[schema["$ref"].rpartition("/")[2]])
-    for inner in schema.get("anyOf", []):
-        yield from alternatives(inner)
-    yield schema
-
-
-def field_paths(schema: Any, prefix: str = "") -> Iterator[str]:
-    """The path of every field in a schema, with a star for an index."""
-    for one in alternatives(schema):
-        for name, inner in one.get("properties", {}).items():
-            yield prefix + name
-            yield from field_paths(inner, f"{prefix}{name}.")
-        if "items" in one:
-            yield from field_paths(one["items"], f"{prefix}*.")
-
-
 def test_the_document_is_valid() -> None:
     assert list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors()) == []
 
@@ -198,7 +180,7 @@ def test_the_fields_that_are_documented_are_those_that_are_read(kind: str, monke
     if kind == "TokenizeRequest":
         parse(kind, CHAT_TO_TOKENIZE)
         parse(kind, {**CHAT_TO_TOKENIZE, "tool_choice": NAMED})
-    assert set(field_paths(SCHEMAS[kind])) == read
+    assert set(SCHEMAS.field_paths(SCHEMAS[kind])) == read
 
 
 # What a field may be tried with; 1.0 is left out, which is an integer for JSON Schema only.
@@ -231,26 +213,6 @@ VALUES: list[object] = [
 UNSETTLED = {"model": "of any other type than text, by test_decode"}
 
 
-def put(body: Any, path: str, value: object) -> Any:
-    """A copy of ``body`` with a value in it; a star is the first item."""
-    name, _, rest = path.partition(".")
-    key: Any = int(name) if name.isdigit() else name
-    copy = list(body) if isinstance(body, list) else dict(body)
-    copy[key] = put(copy[key], rest, value) if rest else value
-    return copy
-
-
-def bounds(schema: Any) -> Iterator[object]:
-    """Values at, and just beyond, what a schema allows."""
-    for one in alternatives(schema):
-        for word, step in (("minimum", -1), ("maximum", 1)):
-            if word in one:
-                yield from (one[word], one[word] + step)
-        if "maxItems" in one:
-            yield from (["x"] * one["maxItems"], ["x"] * (one["maxItems"] + 1))
-        yield from one.get("enum", [])
-
-
 TOP = [(kind, name) for kind in ALL for name in SCHEMAS[kind]["properties"] if name not in UNSETTLED]
 
 
@@ -268,7 +230,7 @@ def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: 
     if name == "logprobs":
         least["top_logprobs"] = None
     whole = {0, 1, 2}
-    for value in [*VALUES, *bounds(SCHEMAS[kind]["properties"][name])]:
+    for value in [*VALUES, *SCHEMAS.bounds(SCHEMAS[kind]["properties"][name])]:
         if isinstance(value, float) and value in whole:
             continue
         if (name, value) in (("stop_when", {}), ("structured_outputs", {}), ("choice_params", [{}] * 2)):
@@ -344,7 +306,7 @@ def test_leaving_a_field_out_is_its_default(kind: str) -> None:
 def test_every_field_that_is_read_says_what_it_means() -> None:
     for kind in ALL:
         for name, schema in SCHEMAS[kind]["properties"].items():
-            assert any(one.get("description") for one in alternatives(schema)), name
+            assert any(one.get("description") for one in SCHEMAS.alternatives(schema)), name
     pattern = SCHEMAS["StopWhen"]["properties"]["pattern"]
     assert f"up to {MAX_PATTERN_LENGTH} characters" in pattern["description"]
 
@@ -368,7 +330,7 @@ def test_the_bounds_are_those_of_the_server() -> None:  # FAN-2, FAN-3, FAN-6, F
 
 
 def marked(schema: Any) -> bool:
-    return any(one.get("x-extension", False) for one in alternatives(schema))
+    return any(one.get("x-extension", False) for one in SCHEMAS.alternatives(schema))
 
 
 @pytest.mark.parametrize(
