@@ -11,7 +11,8 @@ import pytest
 import trio
 from trioserve_kernels.cpu.library import library_path
 
-from trioserve.engine.engine import ChoiceAnswer, Engine
+from trioserve.engine.answers import ChoiceAnswer
+from trioserve.engine.engine import Engine
 from trioserve.engine.open import open_engine
 from trioserve.engine.options import EngineOptions
 from trioserve.params import SamplingParams
