@@ -379,10 +379,9 @@ class WatchedTemplate(ChatTemplate):
     ids=["short", "many messages", "long work"],
 )
 async def test_a_template_never_holds_the_event_loop_for_long(source: str, messages: int, in_a_thread: bool) -> None:
-    block, _ = open_fake_engine(options=EngineOptions(), context_length=100_000)
+    template = WatchedTemplate(source)
+    block, _ = open_fake_engine(options=EngineOptions(), context_length=100_000, template=template)
     async with block as engine:
-        template = WatchedTemplate(source)
-        engine.model = attrs.evolve(engine.model, template=template)
         ids = await engine.encode_chat([{"role": "user", "content": ""}] * messages)
     assert engine.tokenizer.decode(ids, skip_special=False).count("user: ") == messages
     assert len(template.threads) == in_a_thread

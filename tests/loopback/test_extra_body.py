@@ -14,13 +14,18 @@ import trio
 from trioserve.params import Limits
 from trioserve.step import RowArrays
 from trioserve.testing.device import FakeDevice, Script
-from trioserve.testing.engine import FAKE_MODEL, FAKE_OPTIONS, count_for_ever, open_fake_engine, say
-from trioserve.testing.tokenizer import BrokenTokenizer
+from trioserve.testing.engine import FAKE_MODEL, FAKE_OPTIONS, FAKE_TEMPLATE, count_for_ever, open_fake_engine, say
+from trioserve.testing.tokenizer import EOS, BrokenTokenizer, ByteTokenizer
 from trioserve.web.listeners import bind
 from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve
 
 COLOURS = ["red", "green", "blue"]
+THINKING = "<think>hm</think>yes"
+"""What the choice with seed 5 says."""
+PROMPT = "go, go, go, go, go"
+SHOUTING = FAKE_TEMPLATE + "{% if shouting %}!{% endif %}"
+"""A template with a variable of its own."""
 REPEATING = "la, la, la, la, la"
 """What the choice with seed 4 says."""
 
@@ -37,8 +42,8 @@ class Asked:
         """The answer to a request with extensions; streamed, an iterator over its chunks."""
         fields: dict[str, Any] = {"model": FAKE_MODEL, "n": n, "stream": stream, "extra_body": extra_body}
         if self.kind == "chat":
-            return self.client.chat.completions.create(messages=[{"role": "user", "content": "go"}], **fields)
-        return self.client.completions.create(prompt="go", **fields)
+            return self.client.chat.completions.create(messages=[{"role": "user", "content": PROMPT}], **fields)
+        return self.client.completions.create(prompt=PROMPT, **fields)
 
     def drawn(self) -> RowArrays:
         """What the device was told to draw in its first step with rows."""
@@ -139,11 +144,105 @@ def discarded_tokens(asked: Asked) -> None:  # FAN-32
     assert kept + answer.usage.completion_tokens_details.discarded_tokens == answer.usage.completion_tokens
 
 
+def stop_token_ids(asked: Asked) -> None:
+    (choice,) = asked.answer(stop_token_ids=[ord("e")]).choices
+    assert (asked.text(choice), choice.finish_reason) == ("r", "stop")
+
+
+def include_stop_str_in_output(asked: Asked) -> None:
+    (choice,) = asked.answer(stop="e", include_stop_str_in_output=True).choices
+    assert (asked.text(choice), choice.finish_reason) == ("re", "stop")
+
+
+def min_tokens(asked: Asked) -> None:
+    assert asked.answer(min_tokens=5).usage.completion_tokens == 6  # the one that ends it is the sixth
+
+
+def repetition_penalty(asked: Asked) -> None:
+    asked.answer(repetition_penalty=1.5)
+    assert list(asked.drawn().changes.repetition_penalties) == [1.5]
+
+
+def skip_special_tokens(asked: Asked) -> None:
+    # kept from its end, the device says the next likeliest token, which is a special one
+    texts = [asked.text(asked.answer(min_tokens=4, skip_special_tokens=skip).choices[0]) for skip in (True, False)]
+    assert texts == ["red", "red<|bos|>"]
+
+
+def structured_outputs(asked: Asked) -> None:
+    answer = asked.answer(n=3, structured_outputs={"choice": ["yes", "no"]})
+    assert {asked.text(choice) for choice in answer.choices} <= {"yes", "no"}
+
+
+def priority(asked: Asked) -> None:
+    assert asked.answer(priority=-5).choices[0].finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError, match="priority"):
+        asked.answer(priority="high")
+
+
+def cache_salt(asked: Asked) -> None:
+    found = [asked.answer(cache_salt=salt).usage.prompt_tokens_details.cached_tokens for salt in ("a", "a", "b")]
+    assert found[0] == found[2] == 0 < found[1]
+
+
+def prompt_logprobs(asked: Asked) -> None:
+    answer = asked.answer(prompt_logprobs=1)
+    scores = (answer if asked.kind == "chat" else answer.choices[0]).prompt_logprobs
+    assert len(scores) == answer.usage.prompt_tokens
+    assert [score is None for score in scores] == [True] + [False] * (len(scores) - 1)
+
+
+def return_token_ids(asked: Asked) -> None:
+    assert not hasattr(asked.answer().choices[0], "token_ids")
+    token_ids(asked)
+
+
+def token_ids(asked: Asked) -> None:
+    (choice,) = asked.answer(return_token_ids=True).choices
+    assert choice.token_ids == [*b"red", EOS]
+
+
+def prompt_token_ids(asked: Asked) -> None:
+    answer = asked.answer(return_token_ids=True)
+    ids = (answer if asked.kind == "chat" else answer.choices[0]).prompt_token_ids
+    assert len(ids) == answer.usage.prompt_tokens
+    assert bytes(token_id for token_id in ids if token_id < 256).count(b"go") == PROMPT.count("go")
+
+
+def chat_template_kwargs(asked: Asked) -> None:
+    plain, shouting = (asked.answer(chat_template_kwargs=values).usage for values in ({}, {"shouting": True}))
+    assert shouting.prompt_tokens == plain.prompt_tokens + len("!")
+
+
+def add_generation_prompt(asked: Asked) -> None:
+    plain, bare = (asked.answer(add_generation_prompt=adds).usage for adds in (True, False))
+    assert bare.prompt_tokens == plain.prompt_tokens - len(
+        ByteTokenizer().encode("<|turn|>assistant: ", add_special=False)
+    )
+
+
+def continue_final_message(asked: Asked) -> None:
+    bare, going_on = (
+        asked.answer(add_generation_prompt=False, continue_final_message=continues).usage for continues in (False, True)
+    )
+    assert going_on.prompt_tokens == bare.prompt_tokens - len("\n")
+
+
+def reasoning_content(asked: Asked) -> None:
+    message = asked.answer(seed=5).choices[0].message
+    assert (message.reasoning_content, message.content) == ("hm", "yes")
+
+
+CHAT_ONLY: list[Check] = [chat_template_kwargs, add_generation_prompt, continue_final_message, reasoning_content]
 EXTENSIONS: dict[str, Check] = {
     check.__name__: check
     for check in (
         *(top_k, min_p, ignore_eos, choice_params, stop_when, choice_errors, prompt_lookup),
         *(continuous_usage_stats, seed, usage, error, max_model_len, best_of, mean_logprob, discarded_tokens),
+        *(stop_token_ids, include_stop_str_in_output, min_tokens, repetition_penalty, skip_special_tokens),
+        *(structured_outputs, priority, cache_salt, prompt_logprobs),
+        *(return_token_ids, token_ids, prompt_token_ids),
+        *CHAT_ONLY,
     )
 }
 """What shows that each extension works; a new one must be added."""
@@ -152,6 +251,8 @@ EXTENSIONS: dict[str, Check] = {
 @asynccontextmanager
 async def serving(kind: str, script: Script, **settings: Any) -> AsyncIterator[Asked]:
     options = ServeOptions(port=0, graceful_timeout=0.2)
+    engine_options = attrs.evolve(FAKE_OPTIONS, reasoning_format="think")
+    settings = {"options": engine_options, "template": SHOUTING, **settings}
     block, device = open_fake_engine(script, step_seconds=0.001, **settings)
     with trio.fail_after(20), bind(options) as listeners:
         async with block as engine, trio.open_nursery() as nursery:
@@ -170,7 +271,10 @@ both = pytest.mark.parametrize("kind", ["chat", "completion"])
 @both
 @pytest.mark.parametrize("name", EXTENSIONS)
 async def test_an_extension_works_through_the_official_client(kind: str, name: str) -> None:
-    async with serving(kind, say([*COLOURS, "x", REPEATING]), tokenizer=BrokenTokenizer()) as asked:
+    if kind == "completion" and EXTENSIONS[name] in CHAT_ONLY:
+        kind = "chat"
+    tokenizer = BrokenTokenizer() if EXTENSIONS[name] in (choice_errors, error) else ByteTokenizer()
+    async with serving(kind, say([*COLOURS, "x", REPEATING, THINKING]), tokenizer=tokenizer) as asked:
         await trio.to_thread.run_sync(EXTENSIONS[name], asked)
 
 

@@ -64,7 +64,7 @@ def open_fake_engine(
     free_rows: int = 0,
     embedding_dim: int = 0,
     score: Score = varied_score,
-    template: str | None = FAKE_TEMPLATE,
+    template: str | ChatTemplate | None = FAKE_TEMPLATE,
 ) -> tuple[EngineBlock, FakeDevice]:
     """An engine block over a FakeDevice that runs ``script``, and the device, to look at what it was asked."""
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
@@ -78,8 +78,9 @@ def open_fake_engine(
         embedding_dim=embedding_dim,
     )
     device = FakeDevice(script, info, step_seconds, score)
-    chat_template = None if template is None else ChatTemplate(template, bos_token="", eos_token="<|eos|>")
-    model = ModelInfo(id=FAKE_MODEL, tokenizer=tokenizer, template=chat_template)
+    if isinstance(template, str):
+        template = ChatTemplate(template, bos_token="", eos_token="<|eos|>")
+    model = ModelInfo(id=FAKE_MODEL, tokenizer=tokenizer, template=template)
 
     async def load() -> tuple[ModelInfo, FakeDevice]:
         # no thread: an autojump clock would take the wait for one as a reason to jump
