@@ -21,7 +21,17 @@ REASONS: Final = [
         r"^A prompt must have at least one token\.$",
         r"is out of the vocabulary",
         r"^The prediction is longer than any answer",
+        r"^reasoning_effort: the model's chat template has no setting",
+        r"^chat_template_kwargs",
+        r"^The model's chat template can't write these messages",
+        r"^continue_final_message: the template does not write the last message as it is\.$",
+        # expressions and schemas inside of a request
+        r"^stop_when\.pattern is not valid",
+        r"can't be enforced",
         # how fields go together
+        r" goes with \w+ only\.$",
+        r" can't be given together with ",
+        r" can't both be true\.$",
         r"^A request may have at most \d+ choices",
         r"^messages\.\d+\.content is required\.$",
         r" is only allowed when ",
