@@ -22,6 +22,7 @@ import attrs
 IDLE_SECONDS: Final = 10.0
 """That a server may take to give up what clients have left."""
 _END_SECONDS: Final = 60.0
+_ADDRESS: Final = re.compile(r"http://[^\s,]+")
 
 
 @attrs.frozen
@@ -95,6 +96,3 @@ def serving_process(model: str, log: Path, *flags: str, key: str | None = None) 
         finally:
             process.kill()
             process.stdout.close()
-
-
-_ADDRESS: Final = re.compile(r"http://[^\s,]+")
