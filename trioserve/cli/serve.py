@@ -260,18 +260,7 @@ async def run_server(
                 async with open_block() as engine, trio.open_nursery() as inside:
                     loaded()
                     freeze_loaded()
-                    info = engine.info
-                    for warning in engine.model.warnings:
-                        log.warning(warning)
-                    log.info(
-                        "loaded",
-                        model=engine.model.id,
-                        device=info.name,
-                        context_length=info.context_length,
-                        weights=_megabytes(info.weight_bytes),
-                        kv_pages=_megabytes(info.kv_bytes),
-                        seconds=round(trio.current_time() - began, 2),
-                    )
+                    _tell_loaded(engine, trio.current_time() - began)
                     inside.start_soon(course.end_with_engine)
                     with course.http:
                         run = functools.partial(
@@ -290,6 +279,22 @@ async def run_server(
         raise_alone(error)
     if course.too_early is not None:
         end_by_signal(course.too_early)
+
+
+def _tell_loaded(engine: Engine, seconds: float) -> None:
+    """Log what was loaded, what was odd about it, and where the memory went."""
+    for warning in engine.model.warnings:
+        log.warning(warning)
+    info = engine.info
+    log.info(
+        "loaded",
+        model=engine.model.id,
+        device=info.name,
+        context_length=info.context_length,
+        weights=_megabytes(info.weight_bytes),
+        kv_pages=_megabytes(info.kv_bytes),
+        seconds=round(seconds, 2),
+    )
 
 
 @attrs.define(eq=False)

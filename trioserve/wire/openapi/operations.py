@@ -69,8 +69,17 @@ class Operation:
 
 def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
     """All operations. ``engine``: the class that /v1/engine gives the fields of."""
-    ours = extension_marks(None)
-    cancelling = extension_marks(34)
+    return [
+        *_generating(),
+        *_in_other_dialects(),
+        *_about_tokens(),
+        *_about_models(),
+        *_cancelling(),
+        *_about_the_server(engine),
+    ]
+
+
+def _generating() -> list[Operation]:
     return [
         Operation(
             method="post",
@@ -92,6 +101,21 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             parameters=("X-Request-Id",),
             refusals=refusals_of_generating(),
         ),
+        Operation(
+            method="post",
+            path="/v1/embeddings",
+            summary="Make vectors of texts, if the model is made for it or the server was told to.",
+            request=embeddings.EmbeddingsRequest,
+            answer=embeddings.EmbeddingList,
+            parameters=("X-Request-Id",),
+            refusals=refusals_of_generating(),
+        ),
+    ]
+
+
+def _in_other_dialects() -> list[Operation]:
+    ours = extension_marks(None)
+    return [
         Operation(
             method="post",
             path="/v1/responses",
@@ -127,16 +151,11 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             envelope=ANTHROPIC,
             marks=ours,
         ),
-        Operation(
-            method="post",
-            path="/v1/embeddings",
-            summary="Make vectors of texts, if the model is made for it or the server was told to.",
-            request=embeddings.EmbeddingsRequest,
-            answer=embeddings.EmbeddingList,
-            parameters=("X-Request-Id",),
-            refusals=refusals_of_generating(),
-        ),
-        *_about_tokens(),
+    ]
+
+
+def _about_models() -> list[Operation]:
+    return [
         Operation(method="get", path="/v1/models", summary="What is served.", answer=answers.Models),
         Operation(
             method="get",
@@ -146,6 +165,12 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             parameters=("model",),
             refusals=refusals_of_models(),
         ),
+    ]
+
+
+def _cancelling() -> list[Operation]:
+    marks = extension_marks(34)
+    return [
         Operation(
             method="delete",
             path="/v1/requests/{id}",
@@ -153,7 +178,7 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             answer=answers.Cancelled,
             parameters=("request",),
             refusals=refusals_of_cancelling(),
-            marks=cancelling,
+            marks=marks,
         ),
         Operation(
             method="delete",
@@ -162,8 +187,14 @@ def operations_of(engine: type[attrs.AttrsInstance]) -> list[Operation]:
             answer=answers.Cancelled,
             parameters=("request", "index"),
             refusals=refusals_of_cancelling(),
-            marks=cancelling,
+            marks=marks,
         ),
+    ]
+
+
+def _about_the_server(engine: type[attrs.AttrsInstance]) -> list[Operation]:
+    ours = extension_marks(None)
+    return [
         Operation(method="get", path="/v1/engine", summary="What runs at this moment.", answer=engine, marks=ours),
         Operation(
             method="get",
