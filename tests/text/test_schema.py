@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from trioserve.errors import ParamError
 from trioserve.structure import Structure
 from trioserve.testing.tokenizer import ByteTokenizer
 from trioserve.text.grammar import GrammarTokens, compile_structure
-from trioserve.text.references import Document, can_end, exclude_each_other
+from trioserve.text.references import Comparison, Document, can_end, longest_chain
 from trioserve.text.schema import MAX_COUNT, MAX_LENGTH, MAX_REFERENCES, MAX_SCHEMA_DEPTH, MAX_SCHEMAS
 
 TOKENS = GrammarTokens(ByteTokenizer(), 259)
@@ -95,10 +96,77 @@ def test_what_cant_be_enforced_is_refused_by_name(schema: object, words: str) ->
     assert len(str(caught.value)) < 500
 
 
-def test_json_that_is_nested_too_deeply_is_refused() -> None:
-    structure = Structure(kind="json_schema", text='{"not":' * 20_000 + "{}" + "}" * 20_000)
-    with pytest.raises(ParamError, match="nested too deeply"):
-        compile_structure(structure, TOKENS)
+@pytest.mark.parametrize("keyword", ["not", "const", "default"])
+@pytest.mark.parametrize("depth", [200, 900, 950, 20_000])
+def test_json_that_is_nested_too_deeply_is_refused(keyword: str, depth: int) -> None:
+    text = f'{{"{keyword}":{{"a":' * (depth // 2) + "{}" + "}}" * (depth // 2)
+    with pytest.raises(ParamError, match=r"nested too deeply|recursion limit|not can't be enforced"):
+        compile_structure(Structure(kind="json_schema", text=text), TOKENS)
+
+
+def chain(length: int, link: Callable[[object], dict[str, Any]]) -> dict[str, Any]:
+    """Definitions of which each refers to the next."""
+    links = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**links, f"d{length}": {}}}
+
+
+LINKS: dict[str, Callable[[object], dict[str, Any]]] = {
+    "alone": lambda link: {"items": link},
+    "merged": lambda link: {"allOf": [{"allOf": [link]}, {"type": "array"}]},
+    "as an option": lambda link: {"anyOf": [link, {"type": "null"}]},
+    "below": lambda link: {"type": "object", "properties": {"a": {"type": "array", "items": link}}},
+}
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
+def test_chains_of_references_that_would_use_up_the_stack_are_refused(link: Callable[[object], dict[str, Any]]) -> None:
+    # less would pass by another limit; more has ended the process
+    enforce(chain(60, link))
+    with pytest.raises(ParamError, match="schemas inside each other"):
+        enforce(chain(900, link))
+    # a circle may be gone through in any order
+    ring = chain(900, link)
+    ring["$defs"]["d900"] = {"anyOf": [{"type": "null"}, link({"$ref": "#/$defs/d0"})]}
+    with pytest.raises(ParamError, match="schemas inside each other"):
+        enforce(ring)
+
+
+def test_a_chain_is_as_long_as_its_deepest_way() -> None:
+    assert longest_chain(document()) == 1
+    assert longest_chain(document(a={"items": {"$ref": "#/$defs/b"}}, b={"items": {}})) == 3 + 2
+    fork: dict[str, object] = {"anyOf": [{"$ref": "#/$defs/long"}, {"$ref": "#/$defs/short"}]}
+    defs: dict[str, object] = {"long": {"items": {"items": {"$ref": "#/$defs/short"}}}, "short": {"items": {}}}
+    assert longest_chain(Document({**fork, "$defs": defs})) == 4 + 3 + 2
+    # each of a circle once: the root leads there by 4
+    assert longest_chain(Document({"$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"$ref": "#/$defs/a"}}})) > 3
+
+
+def test_what_is_only_referred_to_is_a_schema_too() -> None:
+    with pytest.raises(ParamError, match="uniqueItems"):
+        enforce({"$ref": "#/components/schemas/a", "components": {"schemas": {"a": {"uniqueItems": True}}}})
+    enforce({"$ref": "#/components/schemas/a", "components": {"schemas": {"a": {"uniqueItems": False}}}})
+    deep: dict[str, Any] = {}
+    for _ in range(MAX_SCHEMA_DEPTH + 1):
+        deep = {"allOf": [deep]}
+    with pytest.raises(ParamError, match="nested more than"):
+        enforce({"$ref": "#/default", "default": deep})
+
+
+def test_options_beside_each_other_take_a_bounded_time_to_tell_apart() -> None:
+    options = [{"const": i} for i in range(100)]
+    enforce({"oneOf": options})
+    many = {"anyOf": [{"oneOf": options} for _ in range(90)]}
+    with pytest.raises(ParamError, match="oneOf"):
+        enforce(many)
+
+
+def test_whether_a_schema_can_end_is_found_in_linear_time() -> None:
+    # with rounds over all references this takes an hour
+    ends: dict[str, object] = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(400)}
+    wide: dict[str, object] = {f"w{i}": {"allOf": [*[{}] * 20, {"$ref": "#/$defs/d0"}]} for i in range(400)}
+    assert can_end(document(**wide, **ends, d400={}))
+    assert can_end(Document({"$ref": "#/$defs/w0", "$defs": {**wide, **ends, "d400": {}}}))
+    assert not can_end(Document({"$ref": "#/$defs/w0", "$defs": {**wide, **ends, "d400": {"$ref": "#/$defs/d1"}}}))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +206,15 @@ def test_references_are_followed_inside_the_document_only() -> None:
     assert found.resolve("#") is root
     assert found.resolve("#/a~1b/~0c/1/x") == 1
     assert found.resolve("#/%C3%BC") == 5
-    for missing in ("#/a~1b/~0c/7", "#/a~1b/~0c/x", "#/nope/x", "#anchor", "other.json#/ü"):
+    for missing in (
+        "#/a~1b/~0c/7",
+        f"#/a~1b/~0c/{'1' * 5000}",
+        "#/a~1b/~0c/01",
+        "#/a~1b/~0c/x",
+        "#/nope/x",
+        "#anchor",
+        "other.json#/ü",
+    ):
         assert found.resolve(missing) is None
 
 
@@ -173,8 +249,8 @@ def test_a_chain_of_references_ends_if_its_last_does() -> None:
 )
 def test_two_schemas_are_told_apart_only_where_it_is_certain(one: object, other: object, apart: bool) -> None:
     found = document(tagged=TAGGED, other=OTHER, loop={"$ref": "#/$defs/loop"})
-    assert exclude_each_other(found, [one, other]) == apart
-    assert exclude_each_other(found, [other, one]) == apart
+    assert Comparison(found).all_exclude([one, other]) == apart
+    assert Comparison(found).all_exclude([other, one]) == apart
 
 
 def test_telling_schemas_apart_gives_up_at_some_point() -> None:
@@ -182,4 +258,4 @@ def test_telling_schemas_apart_gives_up_at_some_point() -> None:
     # each of them demands twelve of its own kind
     wide = {side: {"type": "object", "required": names, "properties": {name: {"$ref": f"#/$defs/{side}"} for name in names}} for side in "ab"}  # fmt: skip
     found = document(**wide)
-    assert not exclude_each_other(found, [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}])
+    assert not Comparison(found).all_exclude([{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}])

@@ -20,7 +20,6 @@ valid, and a few valid ones it could take it refuses; this stands in between:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import attrs
@@ -28,7 +27,7 @@ import msgspec
 
 from trioserve.errors import ParamError
 from trioserve.text.formats import FORMATS, LONGEST_HOSTNAME
-from trioserve.text.references import Document, can_end, exclude_each_other
+from trioserve.text.references import Comparison, Document, can_end, children, longest_chain
 
 Schema = dict[str, object]
 
@@ -38,6 +37,9 @@ MAX_SCHEMAS: Final = 10_000
 """Schemas in a schema, all together."""
 MAX_REFERENCES: Final = 1000
 """Different references in a schema."""
+MAX_CHAIN: Final = 256
+"""Schemas inside schemas where references are followed. llguidance does that by recursion, and a stack of 8 MiB, which
+threads usually have, is at its end at some 1600 of them; the process would be too."""
 MAX_COUNT: Final = 1000
 """Of items or properties that a schema may count."""
 MAX_LENGTH: Final = 1_000_000
@@ -85,9 +87,6 @@ _DRAFTS: Final = {
 }
 """The drafts that are read, and whether their ``items`` may be a list."""
 
-_ONE: Final = ("items", "additionalItems", "additionalProperties")
-_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
 _BOUNDS: Final = (
     ("minItems", "maxItems", MAX_COUNT),
     ("minProperties", "maxProperties", MAX_COUNT),
@@ -102,11 +101,17 @@ def prepare_schema(text: str, param: str) -> str:
         ParamError: it is no schema, over a limit, or can't be enforced; ``param`` is the one given.
     """
     try:
+        return _prepare(text, param)
+    except RecursionError:
+        # of the decoder; of the encoder too, to which less of Python's stack may be left
+        raise ParamError(f"{param}: the schema is nested too deeply.", param) from None
+
+
+def _prepare(text: str, param: str) -> str:
+    try:
         value: object = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise ParamError(f"{param}: the schema is not valid JSON: {error}.", param) from None
-    except RecursionError:
-        raise ParamError(f"{param}: the schema is nested too deeply.", param) from None
     if value is True:
         value = {}
     if not isinstance(value, dict):
@@ -125,7 +130,10 @@ class _Preparation:
     param: str
     item_lists: bool = attrs.field(default=False, init=False)
     """``items`` may be a list."""
-    count: int = attrs.field(default=0, init=False)
+    visited: set[int] = attrs.field(factory=set, init=False)
+    """The ids of the schemas."""
+    one_ofs: list[tuple[Schema, str]] = attrs.field(factory=list, init=False)
+    """Every schema with oneOf, and where it is."""
 
     def run(self) -> None:
         if "x-guidance" in self.root:
@@ -135,8 +143,12 @@ class _Preparation:
         document = Document(self.root)
         if len(document.references()) > MAX_REFERENCES:
             raise self.refusal(f"the schema has more than {MAX_REFERENCES} references", "$")
-        for schema, path in self.one_ofs(self.root, "$"):
-            self.settle_one_of(document, schema, path)
+        self.visit_elsewhere(document)
+        if longest_chain(document) > MAX_CHAIN:
+            raise self.refusal(f"its references may lead to more than {MAX_CHAIN} schemas inside each other", "$")
+        comparison = Comparison(document)
+        for schema, path in self.one_ofs:
+            self.settle_one_of(comparison, schema, path)
         if not can_end(document):
             raise self.refusal("no finite text satisfies the schema, since it contains itself", "$")
 
@@ -159,20 +171,29 @@ class _Preparation:
             return
         if not isinstance(value, dict):
             raise self.refusal("a schema must be an object, true or false", path)
-        self.count += 1
-        if self.count > MAX_SCHEMAS:
+        self.visited.add(id(value))
+        if len(self.visited) > MAX_SCHEMAS:
             raise self.refusal(f"the schema has more than {MAX_SCHEMAS} parts", "$")
         if depth > MAX_SCHEMA_DEPTH:
             raise self.refusal(f"the schema is nested more than {MAX_SCHEMA_DEPTH} deep", "$")
         self.check_keywords(value, path)
         self.check_counts(value, path)
         self.check_literals(value, path)
-        for child, child_path in _children(value, path):
+        for child, child_path in children(value, path):
             if isinstance(child, list):
                 raise self.refusal("items must be one schema; several are prefixItems", child_path)
             self.visit(child, child_path, depth + 1)
         # last: what it adds needs no check
         self.write_format(value)
+        if isinstance(value.get("oneOf"), list):
+            self.one_ofs.append((value, path))
+
+    def visit_elsewhere(self, document: Document) -> None:
+        """Visit the schemas that stand where no keyword wants one, and are only referred to."""
+        for name in sorted(document.references()):
+            schema = document.resolve(name)
+            if isinstance(schema, dict) and id(schema) not in self.visited:
+                self.visit(schema, name, 1)
 
     def check_keywords(self, schema: Schema, path: str) -> None:
         for name in [name for name in schema if name in _NOT_ENFORCED]:
@@ -242,18 +263,10 @@ class _Preparation:
             others = schema.get("allOf", [])
             schema["allOf"] = [*(others if isinstance(others, list) else []), {"pattern": pattern}]
 
-    def one_ofs(self, value: object, path: str) -> Iterator[tuple[Schema, str]]:
-        """Every schema with oneOf."""
-        if isinstance(value, dict):
-            for child, child_path in _children(value, path):
-                yield from self.one_ofs(child, child_path)
-            if isinstance(value.get("oneOf"), list):
-                yield value, path
-
-    def settle_one_of(self, document: Document, schema: Schema, path: str) -> None:
+    def settle_one_of(self, comparison: Comparison, schema: Schema, path: str) -> None:
         options = schema["oneOf"]
         assert isinstance(options, list)
-        if not exclude_each_other(document, options):
+        if not comparison.all_exclude(options):
             raise self.refusal("oneOf can't be enforced, since its options may overlap; anyOf can", path)
         entries = list(schema.items())
         schema.clear()
@@ -264,20 +277,6 @@ class _Preparation:
         else:
             # in its old place: the order of the keywords is that of the properties
             schema.update(("anyOf" if name == "oneOf" else name, value) for name, value in entries)
-
-
-def _children(schema: Schema, path: str) -> Iterator[tuple[object, str]]:
-    for name in _ONE:
-        if name in schema:
-            yield schema[name], f"{path}.{name}"
-    for name in _LISTS:
-        values = schema.get(name)
-        if isinstance(values, list):
-            yield from ((value, f"{path}.{name}.{index}") for index, value in enumerate(values))
-    for name in _MAPS:
-        values = schema.get(name)
-        if isinstance(values, dict):
-            yield from ((value, f"{path}.{name}.{key}") for key, value in values.items())
 
 
 def _quoted(value: object) -> str:
