@@ -10,11 +10,13 @@ many of its kind.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
 import trio
 
 from trioserve.abc import Tokenizer
+from trioserve.engine.deep import call_deep
 from trioserve.errors import ParamError
 from trioserve.step import Matcher
 from trioserve.structure import Structure
@@ -79,7 +81,7 @@ class Structures:
         seconds = self._seconds
         if seconds is None:
             await trio.lowlevel.checkpoint()
-            return compile_structure(structure, tokens)
+            return call_deep(partial(compile_structure, structure, tokens))
         scope = trio.CancelScope()
 
         def start_clock() -> None:
@@ -88,7 +90,7 @@ class Structures:
         def work() -> GrammarMatcher:
             # here, and not before: the wait for a thread is not the fault of this structure
             trio.from_thread.run_sync(start_clock)
-            return compile_structure(structure, tokens)
+            return call_deep(partial(compile_structure, structure, tokens))
 
         matcher: GrammarMatcher | None = None
         with scope:
