@@ -303,7 +303,9 @@ def test_attributes_of_rules_that_no_matcher_keeps_are_refused(attribute: str) -
         ("json_schema", "[]", "must be an object"),
         ("json_schema", "false", "nothing"),
         ("regex", "\ud800", "lone surrogate"),
-        ("regex", "a" * 262_145, "at most 262144 characters"),
+        ("choice", json.dumps(["a" * 262_145]), "at most 262144 characters"),
+        ("regex", "a?" * 16_385, "at most 32768 characters"),
+        ("lark", "start: " + '"a"? ' * 13_200, "at most 65536 characters beside schemas"),
     ],
 )
 def test_what_is_not_well_formed_is_refused_in_words(kind: StructureKind, text: str, words: str) -> None:

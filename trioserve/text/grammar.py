@@ -28,6 +28,10 @@ from trioserve.text.schema import prepare_schema
 
 MAX_STRUCTURE_LENGTH: Final = 262_144
 """Characters of a structure's text."""
+MAX_REGEX_LENGTH: Final = 32_768
+"""Characters of a regular expression. The time to compile one goes with the square of this: some 6 s at most."""
+MAX_RULES_LENGTH: Final = 65_536
+"""Characters of a grammar in Lark, its schemas apart, for the same reason."""
 MAX_CHOICES: Final = 10_000
 
 _SPECIAL: Final = b"\xff"
@@ -48,12 +52,12 @@ _UNSERVED: Final = re.compile(r"\b(temperature|max_tokens|stop)\b\s*=")
 
 
 def _limits() -> llguidance.LLParserLimits:
-    """Sizes at which llguidance gives up: about a second of work for a grammar, and 50 ms for a token."""
+    """Sizes at which llguidance gives up: about a second of work for a grammar, and 100 ms for most tokens."""
     return llguidance.LLParserLimits(
-        max_items_in_row=50_000,
+        max_items_in_row=2_500,
         initial_lexer_fuel=2_000_000,
-        step_lexer_fuel=500_000,
-        step_max_items=100_000,
+        step_lexer_fuel=100_000,
+        step_max_items=30_000,
         max_lexer_states=250_000,
         max_grammar_size=500_000,
         verbose_errors=False,
@@ -215,8 +219,9 @@ def as_lark(structure: Structure) -> str:
         ParamError: it is not well formed, over a limit, or holds a schema that can't be enforced.
     """
     text, param = structure.text, structure.param
-    if len(text) > MAX_STRUCTURE_LENGTH:
-        raise ParamError(f"{param} must have at most {MAX_STRUCTURE_LENGTH} characters, got {len(text)}.", param)
+    most = MAX_REGEX_LENGTH if structure.kind == "regex" else MAX_STRUCTURE_LENGTH
+    if len(text) > most:
+        raise ParamError(f"{param} must have at most {most} characters, got {len(text)}.", param)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -257,7 +262,7 @@ def _prepare_lark(text: str, param: str) -> str:
         if unserved is not None:
             raise ParamError(f"{param}: the attribute {unserved[1]} of a rule can't be enforced.", param)
     parts: list[str] = []
-    end = 0
+    end = length = 0
     for mark in _JSON.finditer(text):
         if mark.start() < end:
             continue
@@ -265,8 +270,14 @@ def _prepare_lark(text: str, param: str) -> str:
             _, stop = _DECODER.raw_decode(text, mark.end())
         except (ValueError, RecursionError) as error:
             raise ParamError(f"{param}: the schema after %json is not valid JSON: {error}.", param) from None
+        length += mark.end() - end
         parts += [text[end : mark.end()], prepare_schema(text[mark.end() : stop], param)]
         end = stop
+    length += len(text) - end
+    if length > MAX_RULES_LENGTH:
+        raise ParamError(
+            f"{param} must have at most {MAX_RULES_LENGTH} characters beside schemas, got {length}.", param
+        )
     return "".join([*parts, text[end:]])
 
 
