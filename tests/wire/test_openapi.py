@@ -43,7 +43,7 @@ class Snapshot:
     model: str
 
 
-def document(limits: Limits = LIMITS) -> Any:
+def document(limits: Limits = LIMITS, *, empty_prompts: bool = True) -> Any:
     served = Served(
         version="1.2",
         models=(MODEL,),
@@ -51,6 +51,7 @@ def document(limits: Limits = LIMITS) -> Any:
         # what the parser takes before it is compared with a model
         context_length=INT32_MAX,
         vocab_size=MAX_TOKEN_ID + 1,
+        empty_prompts=empty_prompts,
         slow_reader_timeout_s=30.0,
         engine=Snapshot,
     )
@@ -61,6 +62,7 @@ DOCUMENT = document()
 SCHEMAS = Schemas(DOCUMENT)
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TALK = [{"role": "user", "content": "x"}]
 NAMED = {"type": "function", "function": {"name": "f"}}
 FULLEST: dict[str, Any] = {
     "ChatRequest": {
@@ -155,6 +157,43 @@ def is_valid(kind: str, body: object) -> bool:
     return bool(VALIDATORS[kind].is_valid(body))
 
 
+def test_an_empty_text_is_a_prompt_only_where_it_has_a_token() -> None:
+    for empty_prompts in (True, False):
+        components = document(empty_prompts=empty_prompts)["components"]
+        for request, name in (("CompletionRequest", "prompt"), ("EmbeddingsRequest", "input")):
+            schema = {**components["schemas"][request]["properties"][name], "components": components}
+            valid = Draft202012Validator(schema).is_valid
+            assert (valid(""), valid(["x", ""])) == (empty_prompts, empty_prompts)
+            assert valid("x")
+            assert valid(["x", [1]])
+            assert not valid(["x"] * (LIMITS.max_choices + 1))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"prompt": "x"},
+        {"prompt": ""},
+        {"messages": TALK},
+        {"prompt": "x", "messages": TALK},
+        {"prompt": "x", "messages": None},
+        {"prompt": None, "messages": TALK},
+        {"prompt": None},
+        {"prompt": "x", "tools": None},
+        {"prompt": "x", "add_special_tokens": True},
+        {"prompt": "x", "add_generation_prompt": True},
+        {"prompt": "x", "chat_template_kwargs": {}},
+        {"prompt": "x", "parallel_tool_calls": False},
+        {"messages": TALK, "add_special_tokens": True},
+        {"messages": TALK, "add_special_tokens": False},
+        {"messages": TALK, "add_generation_prompt": False},
+    ],
+)
+def test_a_text_and_a_conversation_have_each_their_own_fields(given: dict[str, Any]) -> None:
+    assert is_valid("TokenizeRequest", given) == is_served("TokenizeRequest", given)
+
+
 def test_the_document_is_valid() -> None:
     assert list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors()) == []
 
@@ -236,9 +275,6 @@ def test_a_field_takes_what_the_document_says_and_nothing_else(kind: str, name: 
         if (name, value) in (("stop_when", {}), ("structured_outputs", {}), ("choice_params", [{}] * 2)):
             continue
         if (name, value) == ("sampling_params", {"stop_when": {}}):
-            continue
-        # exactly one of the two is given, which is said in words
-        if (kind, name, value) in (("TokenizeRequest", "prompt", None), ("TokenizeRequest", "messages", None)):
             continue
         body = {**least, name: value}
         assert is_valid(kind, body) == is_served(kind, body), value

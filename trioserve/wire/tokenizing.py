@@ -6,6 +6,7 @@ Owns: the fields of both. Must not know: the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
@@ -22,6 +23,17 @@ from trioserve.wire.prompts import build_token_ids
 from trioserve.wire.rendering import take_rendering
 from trioserve.wire.token_texts import TokenTexts
 from trioserve.wire.tools import take_tools
+
+WITH_MESSAGES: Final = (
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+"""Fields of /tokenize that say how a conversation is written."""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +80,10 @@ def parse_tokenize(body: bytes, limits: Limits) -> TokenizeCall:
     tools, rendering = None, AS_USUAL
     if messages is not None:
         tools, rendering = take_tools(fields), take_rendering(fields)
+    else:
+        for name in WITH_MESSAGES:
+            if fields.take(name) is not None:
+                raise ParamError(f"{name} goes with messages only.", name)
     fields.finish()
     return TokenizeCall(
         model=model,

@@ -54,6 +54,7 @@ class Looking:
                 limits=self._service.engine.options.limits,
                 context_length=self._service.engine.info.context_length,
                 vocab_size=self._service.engine.info.vocab_size,
+                empty_prompts=bool(self._service.engine.tokenizer.encode("", add_special=True)),
                 slow_reader_timeout_s=self._service.options.send_stall_timeout,
                 engine=EngineSnapshot,
                 root_path=self._service.options.root_path,

@@ -13,7 +13,7 @@ import msgspec
 
 from trioserve.params import Limits
 from trioserve.wire import neutral
-from trioserve.wire.openapi import answers, message_requests, requests, response_requests
+from trioserve.wire.openapi import answers, message_requests, requests, response_requests, tokens
 from trioserve.wire.openapi.marks import extension_marks
 from trioserve.wire.openapi.operations import Operation, operations_of
 from trioserve.wire.openapi.refusals import ANTHROPIC, OPENAI, RETRY_AFTER, Schema, error_responses, http_error_response
@@ -46,6 +46,8 @@ class Served:
     context_length: int
     """Tokens of a prompt and its answer at most."""
     vocab_size: int
+    empty_prompts: bool
+    """An empty text is a prompt: it begins with the model's BOS."""
     slow_reader_timeout_s: float
     """``math.inf`` for no limit."""
     engine: type[attrs.AttrsInstance]
@@ -236,6 +238,7 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
         cast("Schema", _properties(schemas[name])[ids]["items"])["maximum"] = served.vocab_size - 1
     for name in ("ChatRequest", "CompletionRequest", "GenerateParams", "ResponsesRequest", "MessagesRequest"):
         _set_bounds(_properties(schemas[name]), served)
+    schemas["TokenizeRequest"]["oneOf"] = tokens.EITHER
     _bound_prompts(_properties(schemas["CompletionRequest"]), "prompt", served)
     _bound_prompts(_properties(schemas["EmbeddingsRequest"]), "input", served)
     # only a chat of OpenAI's knows no best_of
@@ -279,11 +282,10 @@ def _set_bounds(properties: dict[str, Schema], served: Served) -> None:
 
 
 def _bound_prompts(properties: dict[str, Schema], name: str, served: Served) -> None:
-    alternatives = cast("list[Schema]", properties[name]["anyOf"])
-    properties[name] = {
-        **properties[name],
-        "anyOf": [*alternatives[:-1], {**alternatives[-1], "maxItems": served.limits.max_choices}],
-    }
+    text: Schema = {"type": "string"} if served.empty_prompts else {"type": "string", "minLength": 1}
+    _, ids, several = cast("list[Schema]", properties[name]["anyOf"])
+    several = {**several, "items": {"anyOf": [text, ids]}, "maxItems": served.limits.max_choices}
+    properties[name] = {**properties[name], "anyOf": [text, ids, several]}
 
 
 def _properties(schema: Schema) -> dict[str, Schema]:

@@ -5,7 +5,7 @@ Owns: type and meaning of their fields. Must not know: texts.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -41,6 +41,7 @@ from trioserve.wire.openapi.tools import (
     Tools,
 )
 from trioserve.wire.prompts import MAX_TOKEN_ID
+from trioserve.wire.tokenizing import WITH_MESSAGES
 
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = list[TokenId]
@@ -66,6 +67,26 @@ class TokenizeRequest(Body, kw_only=True):
         meaning("Begin with the model's BOS token, if it wants one. Only true with prompt, and by default."),
     ] = None
     return_token_strs: Annotated[bool | None, meaning("Tell the text of every token.")] = False
+
+
+_NOTHING: Final = {"type": "null"}
+EITHER: Final = [
+    {
+        "title": "A text",
+        "required": ["prompt"],
+        "properties": {"prompt": {"type": "string"}, "messages": _NOTHING, **dict.fromkeys(WITH_MESSAGES, _NOTHING)},
+    },
+    {
+        "title": "A conversation",
+        "required": ["messages"],
+        "properties": {
+            "messages": {"type": "array"},
+            "prompt": _NOTHING,
+            "add_special_tokens": {"enum": [False, None]},
+        },
+    },
+]
+"""What a request to /tokenize is one of."""
 
 
 class Tokenized(Struct, kw_only=True):
