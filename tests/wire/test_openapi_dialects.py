@@ -41,6 +41,7 @@ SERVED = Served(
     slow_reader_timeout_s=30.0,
     context_length=INT32_MAX,
     vocab_size=INT32_MAX,
+    empty_prompts=True,
     engine=Snapshot,
 )
 DOCUMENT: Any = json.loads(json.dumps(build_document(SERVED)))
