@@ -28,6 +28,9 @@ REASONS: Final = [
         # expressions and schemas inside of a request
         r"^stop_when\.pattern is not valid",
         r"can't be enforced",
+        r": the schema is not valid JSON: ",
+        r"^The names of \S+ must be token ids",
+        r"role must not be assistant: this server begins an answer",
         # how fields go together
         r" goes with \w+ only\.$",
         r" can't be given together with ",

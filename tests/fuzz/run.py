@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 MODEL = TinyLlama(seed=1, head_dim=16)
 KEY = "fuzz"
 FLAGS = ("--max-n", "8", "--max-choices", "16", "--max-body-size", "1000000", "--pooling", "mean")
+LOG_CHARACTERS = 10_000
 SPARE_SECONDS = 120
 """That schemathesis may take more than it was told to."""
 
@@ -41,8 +42,11 @@ def main(seconds: int, seed: int | None) -> None:
         with serving_process(str(model), Path(folder) / "server.log", *FLAGS, key=KEY) as server:
             passed = fuzz(server.url, seconds, seed)
             faults = server.faults()
+            log = server.log.read_text(errors="replace")
     for fault in faults:
         click.echo(f"the server: {fault}")
+    if faults:
+        click.echo(f"the end of its log:\n{log[-LOG_CHARACTERS:]}")
     sys.exit(0 if passed and not faults else 1)
 
 

@@ -123,6 +123,28 @@ async def test_a_chat_is_rendered_as_the_tokens_that_it_is_answered_with() -> No
         assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 64},
+        {"min_tokens": 63},
+        {"n": 2, "choice_params": [{}, {"max_tokens": 64}]},
+        {"logit_bias": {"5000": 1}},
+        {"stop_token_ids": [5000]},
+        {"structured_outputs": {"json": ""}},
+        {"structured_outputs": {"json": "{"}},
+        {"structured_outputs": {"json": {"type": "nope"}}},
+        {"structured_outputs": {"regex": "("}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+async def test_nothing_is_rendered_that_would_not_be_answered(path: str, fields: dict[str, Any]) -> None:
+    asked = {**fields, **({"prompt": "x"} if path == TEXT else {"messages": MESSAGES})}
+    async with serving(say("ok"), context_length=64) as server:
+        assert await refusal(server, path + "/render", **asked) == await refusal(server, path, **asked)
+
+
 async def test_a_completion_is_rendered_prompt_by_prompt() -> None:
     async with serving(context_length=24) as server:
         rendered = await ask(server, TEXT + "/render", prompt=["a", "x" * 20, [1, 2]])

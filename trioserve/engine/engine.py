@@ -15,6 +15,7 @@ import trio
 from trioserve.abc import DeviceInfo, Tokenizer
 from trioserve.engine.answers import Answer, AnswerFold, Embeddings
 from trioserve.engine.chats import Chat, Chats, Message
+from trioserve.engine.fan_out import resolve_choices
 from trioserve.engine.generation import Generation
 from trioserve.engine.groupless import GrouplessScheduler
 from trioserve.engine.observer import AbortCause, Observer
@@ -253,6 +254,20 @@ class Engine:
         """
         prompt = await self.encode_chat(messages, tools=tools, rendering=rendering)
         return await self._chats.prepare(prompt, params, tools)
+
+    async def check_params(
+        self, params: SamplingParams, prompt_tokens: int, *, default_max_tokens: int | None = None
+    ) -> None:
+        """Whether ``generate`` would take ``params`` after a prompt of ``prompt_tokens``.
+
+        Raises:
+            ParamError: it would not.
+        """
+        resolve_choices(params, default_max_tokens, prompt_tokens, self.info)
+        if params.structure is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.structures.compile(params.structure)
 
     def abort(self, request_id: str) -> bool:
         """End every choice of a running request with the finish reason "cancelled". False: no such request runs."""

@@ -87,22 +87,14 @@ class FanOut:
             ParamError: a prompt and the tokens requested for it are over the context, or there is no such token.
         """
         params, count, places = self.params, self.params.candidates, self.places()
-        _check_ids(params, info)
         lookup = self.options.looks_up(info) if self.params.prompt_lookup is None else self.params.prompt_lookup
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_ids)
         spelled = {} if self.output is None else self.output.spelled(tokenizer)
         for p, prompt in enumerate(self.prompts):
             specs: list[ChoiceSpec] = []
+            most_tokens = resolve_choices(params, default_max_tokens, len(prompt), info)
             for j in range(1 if self.replicates else count):
-                own = self.params.of_choice(j)
-                param = self._max_tokens_param(j)
-                requested = 0 if params.max_tokens == 0 else own.max_tokens
-                max_tokens = resolve_max_tokens(requested, default_max_tokens, len(prompt), info, param)
-                if params.min_tokens > max_tokens:
-                    raise ParamError(
-                        f"min_tokens must be at most the tokens of a choice, {max_tokens}, got {params.min_tokens}.",
-                        "min_tokens",
-                    )
+                own, max_tokens = self.params.of_choice(j), most_tokens[j]
                 first = p * count + j
                 mine = tuple(places[first : first + count] if self.replicates else places[first : first + 1])
                 ticket = Ticket(self._uid(p, j), mailbox, Outbox(self.options.max_backlog))
@@ -153,10 +145,6 @@ class FanOut:
                 seeds[j] = self.options.pick_seed() if own.seed == -1 else own.seed
         return seeds
 
-    def _max_tokens_param(self, j: int) -> str:
-        own = self.params.choice_params
-        return f"choice_params.{j}.max_tokens" if own and own[j].max_tokens is not None else "max_tokens"
-
     def _uid(self, prompt: int, j: int) -> Uid:
         if len(self.prompts) > 1:
             return Uid(f"{j}_{self.request_id}-{prompt}")
@@ -188,6 +176,29 @@ class FanOut:
             matcher=self.matcher,
             logprobs=_wanted(params.logprobs, vocab_size) or params.ranked,
         )
+
+
+def resolve_choices(
+    params: SamplingParams, default_max_tokens: int | None, prompt_tokens: int, info: DeviceInfo
+) -> list[int]:
+    """How many tokens each candidate may have after a prompt of ``prompt_tokens``.
+
+    Raises:
+        ParamError: the prompt and the tokens requested for it are over the context, or there is no token with an id.
+    """
+    _check_ids(params, info)
+    most_tokens: list[int] = []
+    for j in range(params.candidates):
+        own = params.choice_params
+        param = f"choice_params.{j}.max_tokens" if own and own[j].max_tokens is not None else "max_tokens"
+        requested = 0 if params.max_tokens == 0 else params.of_choice(j).max_tokens
+        most = resolve_max_tokens(requested, default_max_tokens, prompt_tokens, info, param)
+        if params.min_tokens > most:
+            raise ParamError(
+                f"min_tokens must be at most the tokens of a choice, {most}, got {params.min_tokens}.", "min_tokens"
+            )
+        most_tokens.append(most)
+    return most_tokens
 
 
 def _wanted(likeliest: int | None, vocab_size: int) -> int:

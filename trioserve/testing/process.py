@@ -32,8 +32,9 @@ class ServerProcess:
     url: str
     """Such as http://127.0.0.1:8000."""
     log: Path
-    key: str | None = None
+    key: str | None
     """What it wants to be shown."""
+    process: subprocess.Popen[str]
 
     def get(self, path: str) -> Any:
         """The JSON at ``path``.
@@ -47,13 +48,15 @@ class ServerProcess:
             return json.load(response)
 
     def faults(self) -> list[str]:
-        """What is wrong with a server whose clients have gone: requests that still run, errors in its log."""
+        """What is wrong with a server whose clients have gone: requests that still run, errors in its log, its end."""
         try:
             running = self._wait_until_idle()
         except OSError as error:
             running = [f"it does not answer: {error}"]
+        if self.process.poll() is not None:
+            running.append(f"it has ended with {self.process.returncode}")
         lines = self.log.read_text(errors="replace").splitlines()
-        return [*running, *[line for line in lines if re.search(r"\[(error|critical) |^Traceback", line)]]
+        return [*running, *[line for line in lines if re.search(r"\[(error|critical) |^Traceback|^Fatal", line)]]
 
     def _wait_until_idle(self) -> list[str]:
         limit = time.monotonic() + IDLE_SECONDS
@@ -77,7 +80,8 @@ def serving_process(model: str, log: Path, *flags: str, key: str | None = None) 
     Raises:
         RuntimeError: it ended instead of serving.
     """
-    command = [sys.executable, "-m", "trioserve", "serve", model, "--port", "0", *flags]
+    # if it crashes, the log says where
+    command = [sys.executable, "-X", "faulthandler", "-m", "trioserve", "serve", model, "--port", "0", *flags]
     if key is not None:
         command += ["--api-key", key]
     with log.open("w") as err:
@@ -88,7 +92,7 @@ def serving_process(model: str, log: Path, *flags: str, key: str | None = None) 
         found = next((match for match in map(_ADDRESS.search, process.stdout) if match), None)
         if found is None:
             raise RuntimeError(f"the server has ended:\n{log.read_text(errors='replace')}")
-        yield ServerProcess(found[0], log, key)
+        yield ServerProcess(found[0], log, key, process)
     finally:
         process.terminate()
         try:

@@ -137,6 +137,8 @@ class Tokens:
         call = await self._service.decode(parse_chat)
         self._service.check_model(call.model)
         chat = await self._engine.prepare_chat(call.messages, call.params, tools=call.tools, rendering=call.rendering)
+        with as_written(call.names):
+            await self._engine.check_params(chat.params, len(chat.prompt))
         return json_response(rendered_body(rendered_fields(call, chat.prompt.tolist(), chat.params)))
 
     async def render_completion(self) -> TrioResponse:
@@ -146,6 +148,7 @@ class Tokens:
         for index, prompt in enumerate(call.prompts):
             param = "prompt" if len(call.prompts) == 1 else f"prompt.{index}"
             token_ids = await self._engine.encode_prompt(prompt, param)
+            await self._engine.check_params(call.params, len(token_ids), default_max_tokens=DEFAULT_COMPLETION_TOKENS)
             room = self._engine.info.context_length - len(token_ids)
             params = call.params
             if params.max_tokens is None:
