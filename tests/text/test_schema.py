@@ -221,7 +221,7 @@ def test_references_are_followed_inside_the_document_only() -> None:
 def test_a_chain_of_references_ends_if_its_last_does() -> None:
     chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(50)}
     assert can_end(document(**chain, d50={"type": "null"}))
-    root = {"$defs": {**chain, "d50": {"$ref": "#/$defs/d0"}}, "$ref": "#/$defs/d3"}
+    root: dict[str, object] = {"$defs": {**chain, "d50": {"$ref": "#/$defs/d0"}}, "$ref": "#/$defs/d3"}
     assert not can_end(Document(root))
     # what does not end is no harm where nothing demands it
     assert can_end(Document({"$defs": {**chain, "d50": {"$ref": "#/$defs/d0"}}}))
