@@ -80,6 +80,17 @@ async def test_completions_take_texts_ids_and_lists_of_both() -> None:  # case p
         assert {chunk["choices"][0]["index"] for chunk in chunks[:-1]} == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("prompt", "param"), [([999_999_999], "prompt"), ([[97], [97, 5000]], "prompt.1")])
+async def test_ids_that_are_none_of_the_model_are_refused_with_an_echo_too(
+    prompt: list[Any], param: str, stream: bool
+) -> None:
+    async with serving() as server:
+        response = await server.post(TEXT, prompt=prompt, echo=True, stream=stream)
+        assert response.status == 400
+        assert json.loads(response.body)["error"]["param"] == param
+
+
 async def test_a_completion_has_sixteen_tokens_unless_told_and_a_chat_runs_to_the_end() -> None:
     async with serving(context_length=64) as server:
         short = json.loads((await server.post(TEXT, prompt="x")).body)

@@ -32,9 +32,12 @@ class _Builders:
     call: Call
     kind: Kind
     tokenizer: Tokenizer
-    echo_texts: tuple[str, ...] = ()
+    echoed: tuple[Prompt, ...] = ()
+    """The prompts, if the answers begin with them."""
 
     def head(self, generation: Generation) -> Head:
+        # here, and not before: now they are known to be of this model
+        echo_texts = tuple(map(self._text, self.echoed))
         return Head(
             kind=self.kind,
             id=generation.request_id,
@@ -42,7 +45,7 @@ class _Builders:
             model=self.call.model,
             n=generation.n,
             prompt_tokens=tuple(prompt.prompt_tokens for prompt in generation.prompts),
-            echo_texts=self.echo_texts,
+            echo_texts=echo_texts,
             ranked=self.call.params.ranked,
             details=self._details(generation),
         )
@@ -54,11 +57,14 @@ class _Builders:
         return Details(
             texts=TokenTexts(self.tokenizer, skip_special=call.params.skip_special_tokens),
             logprobs=call.params.logprobs,
-            echo_logprobs=bool(self.echo_texts) and call.params.logprobs is not None,
+            echo_logprobs=bool(self.echoed) and call.params.logprobs is not None,
             prompt_logprobs=call.prompt_logprobs,
             token_ids=call.return_token_ids,
             prompt_ids=tuple(prompt.token_ids for prompt in generation.prompts),
         )
+
+    def _text(self, prompt: Prompt) -> str:
+        return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
 
     def answer_builder(self, generation: Generation) -> AnswerBuilder:
         return AnswerBuilder(self.head(generation))
@@ -108,12 +114,9 @@ class Generating:
             alias=given_request_id(),
             default_max_tokens=DEFAULT_COMPLETION_TOKENS,
         )
-        echo_texts = tuple(self._text(prompt) for prompt in call.prompts) if call.echo else ()
-        builders = _Builders(call=call, kind="completion", tokenizer=self._engine.tokenizer, echo_texts=echo_texts)
+        echoed = call.prompts if call.echo else ()
+        builders = _Builders(call=call, kind="completion", tokenizer=self._engine.tokenizer, echoed=echoed)
         return await self._run(generation, builders)
-
-    def _text(self, prompt: Prompt) -> str:
-        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
     async def _run(self, generation: Generation, builders: _Builders) -> TrioResponse:
         job = Job(
