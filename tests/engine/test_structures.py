@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from random import Random
 
 import attrs
@@ -19,7 +20,7 @@ from trioserve.testing.device import Draw
 from trioserve.testing.engine import open_fake_engine
 from trioserve.testing.tokenizer import ByteTokenizer
 from trioserve.text import grammar
-from trioserve.text.grammar import GrammarTokens, compile_structure
+from trioserve.text.grammar import Clock, GrammarTokens, compile_structure
 
 PAIR = Structure(
     kind="json_schema",
@@ -45,9 +46,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts of the structures that were compiled."""
     texts: list[str] = []
 
-    def count(structure: Structure, tokens: GrammarTokens) -> object:
+    def count(structure: Structure, tokens: GrammarTokens, clock: Clock) -> object:
         texts.append(structure.text)
-        return compile_structure(structure, tokens)
+        return compile_structure(structure, tokens, clock)
 
     monkeypatch.setattr(structures, "compile_structure", count)
     return texts
@@ -178,3 +179,20 @@ async def test_no_drafts_are_made_for_a_structured_choice() -> None:
         answer = await engine.complete('{"a":1,"b":"x"}', params)
     assert answer.choices[0].reason == "stop"
     assert all(len(plan.rows.tokens) <= 1 for plan in device.plans)
+
+
+async def test_a_structure_that_took_too_long_ends_its_choices_and_is_refused_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = count(step=0.5)
+    monkeypatch.setattr(structures.time, "thread_time", lambda: next(times))
+    block, _ = open_fake_engine(draw_anything)
+    async with block as engine:
+        params = SamplingParams(n=3, seed=1, max_tokens=20, structure=Structure(kind="regex", text="a*", param="here"))
+        with pytest.raises(StructureError, match="takes too long"):
+            await engine.complete("p", params)
+        with pytest.raises(ParamError, match="took too long") as caught:
+            await engine.complete("p", params)
+        assert caught.value.param == "here"
+        # others are none the worse for it
+        await engine.complete("p", attrs.evolve(params, structure=None))

@@ -13,7 +13,7 @@ from trioserve.engine.structures import MAX_COMPILING, Structures
 from trioserve.errors import ParamError
 from trioserve.structure import Structure
 from trioserve.testing.tokenizer import ByteTokenizer
-from trioserve.text.grammar import GrammarTokens, compile_structure
+from trioserve.text.grammar import Clock, GrammarTokens, compile_structure
 
 SLOW = Structure(kind="regex", text="slow", param="structured_outputs.regex")
 QUICK = Structure(kind="regex", text="quick")
@@ -24,10 +24,10 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set, it lets go of the compiling of SLOW."""
     go = threading.Event()
 
-    def compile_when_let_go(structure: Structure, tokens: GrammarTokens) -> object:
+    def compile_when_let_go(structure: Structure, tokens: GrammarTokens, clock: Clock) -> object:
         if structure == SLOW:
             go.wait(60)
-        return compile_structure(structure, tokens)
+        return compile_structure(structure, tokens, clock)
 
     monkeypatch.setattr(structures, "compile_structure", compile_when_let_go)
     yield go

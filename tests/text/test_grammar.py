@@ -332,6 +332,47 @@ def test_a_limit_that_is_hit_in_mid_text_ends_it_with_an_error(monkeypatch: pyte
     assert repr(matcher) == "<GrammarMatcher: failed>"
 
 
+class Work:
+    """A clock by which everything that is timed takes ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.seconds
+        return self.now
+
+
+def test_a_matcher_and_its_copies_may_not_take_long_for_ever() -> None:
+    work = Work(0.001)
+    matcher = compile_structure(Structure(kind="regex", text="a*", param="p"), TOKENS, work)
+    for _ in range(200):
+        advance(matcher, b"a")
+    work.seconds = 0.3
+    copies = [matcher.copy() for _ in range(4)]
+    for copy in copies:
+        allowed(copy)
+    # they have one debt, since a step has to wait for all of them
+    for copy in (matcher, *copies):
+        assert copy.is_slow
+        assert allowed(copy) == {EOS}
+        with pytest.raises(StructureError, match="takes too long"):
+            copy.advance(EOS)
+
+
+def test_one_mask_that_takes_long_is_forgiven() -> None:
+    work = Work(0.9)
+    matcher = compile_structure(Structure(kind="regex", text="a*", param="p"), TOKENS, work)
+    allowed(matcher)
+    work.seconds = 0.0
+    for _ in range(50):
+        advance(matcher, b"a")
+    work.seconds = 0.9
+    allowed(matcher)
+    assert not matcher.is_slow
+
+
 def test_what_the_vocabulary_cant_write_is_refused_or_fails() -> None:
     class NoDigits(ByteTokenizer):
         def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:

@@ -9,6 +9,7 @@ many of its kind.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from functools import partial
 from typing import Final
@@ -50,10 +51,16 @@ class Structures:
         """A matcher at its start, for one request.
 
         Raises:
-            ParamError: the structure can't be enforced, or takes too long to compile.
+            ParamError: the structure can't be enforced, or takes too long to compile or to follow.
         """
         key = (structure.kind, structure.text)
         cached = self._cached.get(key)
+        if cached is not None and cached.is_slow:
+            await trio.lowlevel.checkpoint()
+            raise ParamError(
+                f"{structure.param} can't be enforced: to tell what may come next took too long in an earlier request.",
+                structure.param,
+            )
         if cached is None or cached.is_spent:
             try:
                 tokens = await self._get_tokens()
@@ -81,7 +88,7 @@ class Structures:
         seconds = self._seconds
         if seconds is None:
             await trio.lowlevel.checkpoint()
-            return call_deep(partial(compile_structure, structure, tokens))
+            return call_deep(partial(compile_structure, structure, tokens, time.thread_time))
         scope = trio.CancelScope()
 
         def start_clock() -> None:
@@ -90,7 +97,7 @@ class Structures:
         def work() -> GrammarMatcher:
             # here, and not before: the wait for a thread is not the fault of this structure
             trio.from_thread.run_sync(start_clock)
-            return call_deep(partial(compile_structure, structure, tokens))
+            return call_deep(partial(compile_structure, structure, tokens, time.thread_time))
 
         matcher: GrammarMatcher | None = None
         with scope:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -25,6 +25,9 @@ from trioserve.abc import Tokenizer
 from trioserve.errors import ParamError, StructureError
 from trioserve.structure import Structure
 from trioserve.text.schema import prepare_schema
+
+Clock = Callable[[], float]
+"""Seconds of work of the thread that asks."""
 
 MAX_STRUCTURE_LENGTH: Final = 262_144
 """Characters of a structure's text."""
@@ -39,6 +42,10 @@ _SPECIAL: Final = b"\xff"
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
 _ENDS: Final = ("EndOfSentence", "NoExtension", "NoExtensionBias")
 """Why llguidance stops where a text is complete."""
+_FREE_SECONDS: Final = 0.02
+"""What a mask, or a token, may take as often as there are any. Most take less than a thousandth."""
+_MOST_DEBT: Final = 1.0
+"""Seconds that all masks and tokens of a matcher and its copies may take beyond that."""
 _ANY_OBJECT: Final = '{"type": "object"}'
 _MOST_QUOTED: Final = 300
 """Characters of what llguidance says that an error gives back."""
@@ -119,8 +126,18 @@ class _Family:
     tokens: GrammarTokens
     names_eos: bool
     """The grammar may have the end of the sequence inside, which is then not to be drawn."""
+    clock: Clock
     failed: bool = False
     """One of them could not go on."""
+    is_slow: bool = False
+    """They take too long."""
+    _debt: float = 0.0
+    """Seconds beyond those that are free."""
+
+    def charge(self, seconds: float) -> None:
+        """One of them took this long for a mask or a token."""
+        self._debt = max(0.0, self._debt + seconds - _FREE_SECONDS)
+        self.is_slow = self.is_slow or self._debt > _MOST_DEBT
 
 
 class GrammarMatcher:
@@ -128,6 +145,9 @@ class GrammarMatcher:
 
     A limit of llguidance may be hit in mid-answer, and a vocabulary may lack what a grammar demands. Then only the end
     of the sequence may come next, and ``advance`` tells with a StructureError that this end is none.
+
+    The same happens to a matcher and all its copies when they take too long, since every step waits for them: what is
+    written so far may be read in ever more ways, and no limit of llguidance counts those.
     """
 
     __slots__ = ("_family", "_matcher")
@@ -145,19 +165,28 @@ class GrammarMatcher:
         """Whether it or a copy of it has failed. They have an automaton in common, so others soon may at its limit."""
         return self._family.failed
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether it and its copies have taken too long, and go no further."""
+        return self._family.is_slow
+
     def fill_mask(self, mask: memoryview) -> None:
         """See step.Matcher. Other threads run meanwhile."""
         words = (ctypes.c_uint32 * len(mask)).from_buffer(mask)
+        if self._family.is_slow:
+            self._allow_eos_alone(words)
+            return
+        began = self._family.clock()
         self._matcher.unsafe_compute_mask_ptr(ctypes.addressof(words), mask.nbytes)
+        self._family.charge(self._family.clock() - began)
         if self._family.names_eos and not self._matcher.is_accepting():
             for token_id in self._family.tokens.eos_ids:
                 words[token_id // 32] &= ~(1 << token_id % 32)
             # where the grammar goes on with nothing else it has come to a dead end
             if not any(words):
-                self._allow_eos(words)
+                self._allow_eos_alone(words)
         if self._matcher.is_error():
-            ctypes.memset(words, 0, mask.nbytes)
-            self._allow_eos(words)
+            self._allow_eos_alone(words)
 
     def advance(self, token_id: int) -> bool:
         """See step.Matcher.
@@ -165,10 +194,15 @@ class GrammarMatcher:
         Raises:
             StructureError: it can't go on.
         """
+        if self._family.is_slow:
+            raise self._failure("to tell what may come next takes too long")
         is_end = token_id in self._family.tokens.eos_ids
         if is_end and self._family.names_eos and not self._matcher.is_accepting():
             raise self._failure("it ends too early")
-        if not self._matcher.consume_token(token_id):
+        began = self._family.clock()
+        is_taken = self._matcher.consume_token(token_id)
+        self._family.charge(self._family.clock() - began)
+        if not is_taken:
             raise self._failure(_readable(self._matcher.get_error()))
         if not self._matcher.is_stopped():
             return False
@@ -180,7 +214,8 @@ class GrammarMatcher:
         """See step.Matcher."""
         return GrammarMatcher(self._matcher.deep_copy(), self._family)
 
-    def _allow_eos(self, words: ctypes.Array[ctypes.c_uint32]) -> None:
+    def _allow_eos_alone(self, words: ctypes.Array[ctypes.c_uint32]) -> None:
+        ctypes.memset(words, 0, ctypes.sizeof(words))
         for token_id in self._family.tokens.eos_ids:
             words[token_id // 32] |= 1 << token_id % 32
 
@@ -189,8 +224,8 @@ class GrammarMatcher:
         return StructureError(f"The answer can't go on as its structure demands: {reason}.")
 
 
-def compile_structure(structure: Structure, tokens: GrammarTokens) -> GrammarMatcher:
-    """A matcher at the start of a text that is to be as ``structure`` says.
+def compile_structure(structure: Structure, tokens: GrammarTokens, clock: Clock = lambda: 0.0) -> GrammarMatcher:
+    """A matcher at the start of a text that is to be as ``structure`` says. ``clock`` bounds the time of its steps.
 
     Raises:
         ParamError: it is not well formed, over a limit, or can't be enforced in full. ``param`` is the structure's.
@@ -209,7 +244,7 @@ def compile_structure(structure: Structure, tokens: GrammarTokens) -> GrammarMat
     matcher.compute_bitmask()
     if matcher.is_error():
         raise ParamError(f"{param} can't be enforced: no text that the model can write satisfies it.", param)
-    return GrammarMatcher(matcher, _Family(tokens, names_eos=structure.kind == "lark"))
+    return GrammarMatcher(matcher, _Family(tokens, names_eos=structure.kind == "lark", clock=clock))
 
 
 def as_lark(structure: Structure) -> str:
