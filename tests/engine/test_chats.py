@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 import pytest
 
 from trioserve import EngineOptions, ParamError, ReasoningDelta, SamplingParams, Structure, Tool, ToolCallDelta, ToolUse
+from trioserve.engine.chats import is_small
 from trioserve.testing.engine import FAKE_OPTIONS, open_fake_engine, say
 
 MESSAGES = [{"role": "user", "content": "q"}]
@@ -117,3 +120,26 @@ def test_a_format_that_is_not_known_is_refused() -> None:
         with pytest.raises(ParamError, match="must be one of none, ") as caught:
             EngineOptions(**{name: "xml"})
         assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [("abc", 3), ([], 0), (["ab", 7, None], 3 + 2 + 2), ({"key": ["v"]}, 1 + 3 + 1 + 1), ([{}, {"a": {}}], 2 + 1 + 1)],
+)
+def test_what_is_small_has_few_characters_and_values(value: object, size: int) -> None:
+    assert is_small(value, size)
+    assert not size or not is_small(value, size - 1)
+
+
+def test_what_is_large_is_not_looked_at_to_its_end() -> None:
+    class Endless(list[object]):
+        """Has no end for who goes on after its first items."""
+
+        def __iter__(self) -> Iterator[object]:
+            raise AssertionError
+
+    assert not is_small([Endless(range(10))], 5)
+    deep: object = "x"
+    for _ in range(5000):
+        deep = [deep]
+    assert is_small(deep, 5001)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import uuid
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import attrs
 import trio
@@ -32,7 +32,6 @@ from trioserve.text.tools.grammar import CallRule, Demand, Spelling, escape, who
 from trioserve.text.tools.rendering import has_tools, write_tools
 from trioserve.tools import Tool, ToolUse
 
-T = TypeVar("T")
 Message = Mapping[str, object]
 
 _PROMPT_END: Final = 32
@@ -82,22 +81,25 @@ class Chats:
         # a model that is told of tools it must not call may call them all the same
         told = tools if tools is not None and tools.mode != "none" else None
         definitions = [tool.definition() for tool in told.tools] if told is not None else None
-        if not template.renders_tools and (definitions or has_tools(messages)):
-            messages, definitions = write_tools(messages, definitions or []), None
         arguments = {**_effort(template, rendering), **rendering.arguments}
-        add_prompt = rendering.add_generation_prompt and not rendering.continue_final_message
+        goes_on = rendering.continue_final_message
 
-        def write(render: Callable[..., T]) -> T:
-            return render(messages, add_generation_prompt=add_prompt, tools=definitions, arguments=arguments)
+        def write(render: Callable[..., str | None]) -> str | None:
+            said, tools = messages, definitions
+            if not template.renders_tools and (tools or has_tools(said)):
+                said, tools = write_tools(said, tools or []), None
+            add_prompt = rendering.add_generation_prompt and not goes_on
+            text = render(said, add_generation_prompt=add_prompt, tools=tools, arguments=arguments)
+            return _cut_after(text, said) if goes_on and text is not None else text
 
         # Short texts don't make a short work: they may be many, and templates are programs of others.
-        size = sum(len(str(message.get("content", ""))) for message in messages) + len(str(definitions or ""))
-        text = write(template.render_briefly) if size <= self._inline else None
+        text = write(template.render_briefly) if is_small([messages, definitions], self._inline) else None
         if text is None:
             text = await trio.to_thread.run_sync(write, template.render)
+            assert text is not None
         else:
             await trio.lowlevel.checkpoint()
-        return _cut_after(text, messages) if rendering.continue_final_message else text
+        return text
 
     async def prepare(self, prompt: array[int], params: SamplingParams, tools: ToolUse | None) -> Chat:
         """What ``generate`` needs for this prompt.
@@ -118,8 +120,7 @@ class Chats:
             return Chat(prompt=prompt, params=params, output=output)
         make = partial(self._structure, params.structure, tools if may_call else None, output)
         # schemas are gone through and written anew
-        size = sum(len(str(tool.parameters)) for tool in tools.callable) if tools is not None else 0
-        if size <= self._inline:
+        if tools is None or is_small([tool.parameters for tool in tools.callable], self._inline):
             structure = make()
             await trio.lowlevel.checkpoint()
         else:
@@ -175,6 +176,22 @@ class Chats:
     @property
     def _spelling(self) -> Spelling:
         return Spelling(ids=lambda mark: special_id(mark, self._tokenizer))
+
+
+def is_small(value: object, most: int) -> bool:
+    """Whether what JSON may hold has at most ``most`` characters and values. Looks at no more than that."""
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        most -= len(item) if isinstance(item, Sized) else 1
+        if most < 0:
+            return False
+        if isinstance(item, Mapping):
+            rest += item.keys()
+            rest += item.values()
+        elif isinstance(item, Sequence) and not isinstance(item, str):
+            rest += item
+    return True
 
 
 def _expression(structure: Structure) -> str | None:

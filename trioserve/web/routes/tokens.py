@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 import attrs
 import trio
@@ -36,6 +39,9 @@ from trioserve.wire.tokenizing import (
     tokenize_body,
     tokenizer_body,
 )
+
+_INLINE_TOKENS: Final = INLINE_BODY_BYTES // 10
+"""This many take some milliseconds to write, as texts or as ids."""
 
 
 @attrs.frozen
@@ -73,6 +79,13 @@ class _Builders:
         )
 
 
+async def _write(tokens: int, write: Callable[[], bytes]) -> TrioResponse:
+    """The answer that ``write`` gives, in a thread if there are many tokens in it."""
+    if tokens <= _INLINE_TOKENS:
+        return json_response(write())
+    return json_response(await trio.to_thread.run_sync(write))
+
+
 class Tokens:
     """The handlers of paths about tokens."""
 
@@ -100,7 +113,7 @@ class Tokens:
             assert call.prompt is not None
             token_ids = await self._engine.tokenize(call.prompt, add_special=call.add_special)
         texts = TokenTexts(self._engine.tokenizer) if call.with_texts else None
-        return json_response(tokenize_body(token_ids, self._engine.info.context_length, texts))
+        return await _write(len(token_ids), partial(tokenize_body, token_ids, self._engine.info.context_length, texts))
 
     async def detokenize(self) -> TrioResponse:
         call = await self._service.decode(parse_detokenize)
@@ -111,12 +124,9 @@ class Tokens:
                 f"Token id {max(call.token_ids)} is out of the vocabulary (0 to {tokenizer.vocab_size - 1}).", "tokens"
             )
 
-        def decode() -> bytes:
-            return detokenize_body(tokenizer.decode(call.token_ids, skip_special=False))
-
-        if len(call.token_ids) <= INLINE_BODY_BYTES // 10:
-            return json_response(decode())
-        return json_response(await trio.to_thread.run_sync(decode))
+        return await _write(
+            len(call.token_ids), lambda: detokenize_body(tokenizer.decode(call.token_ids, skip_special=False))
+        )
 
     async def tokenizer(self) -> TrioResponse:
         tokenizer, template = self._engine.tokenizer, self._engine.model.template
