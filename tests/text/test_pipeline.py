@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import itertools
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,9 +27,9 @@ def ids_of(*pieces: bytes) -> list[int]:
     return [FIRST_PIECE + PIECES.index(piece) for piece in pieces]
 
 
-def run(feeds: Iterable[list[int]], stops: tuple[str, ...]) -> Piece:
+def run(feeds: Iterable[list[int]], stops: tuple[str, ...], **options: Any) -> Piece:
     """All that comes of tokens fed in these lists, as one Piece."""
-    choice = ChoiceText(TOKENIZER, stops)
+    choice = ChoiceText(TOKENIZER, stops, **options)
     pieces = []
     for ids in feeds:
         pieces.append(choice.feed(ids))
@@ -41,17 +42,38 @@ def run(feeds: Iterable[list[int]], stops: tuple[str, ...]) -> Piece:
 
 
 @settings(max_examples=400, deadline=None, derandomize=True, database=None)
-@given(ids=IDS, cuts=st.lists(st.integers(0, 12), max_size=6), stops=STOPS.map(tuple))
+@given(
+    ids=IDS,
+    cuts=st.lists(st.integers(0, 12), max_size=6),
+    stops=STOPS.map(tuple),
+    min_tokens=st.sampled_from([0, 0, 1, 2, 3, 12]),
+    include_stop=st.booleans(),
+)
 def test_any_division_of_the_tokens_gives_the_text_and_stop_of_the_whole(
-    cut_at_stop: CutAtStop, ids: list[int], cuts: list[int], stops: tuple[str, ...]
+    cut_at_stop: CutAtStop,
+    ids: list[int],
+    cuts: list[int],
+    stops: tuple[str, ...],
+    min_tokens: int,
+    include_stop: bool,
 ) -> None:
     # FAN-22
     whole = b"".join(map(TOKENIZER.token_bytes, ids)).decode(errors="replace")
-    text, stop = cut_at_stop(whole, stops)
+    # of a character that is cut in two there, the end is not of the first tokens, but nor is it before they are over
+    first = whole if min_tokens >= len(ids) else known(ids[:min_tokens])
+    rest, stop = cut_at_stop(whole[len(first) :], stops)
+    text = first + rest
     taken = len(ids) if stop is None else tokens_for(ids, len(text) + len(stop))
     edges = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
     feeds = [ids[start:end] for start, end in itertools.pairwise(edges)]
-    assert run(feeds, stops) == Piece(text, tuple(ids[:taken]), stop)
+    shown = text + stop if include_stop and stop is not None else text
+    said = run(feeds, stops, min_tokens=min_tokens, include_stop=include_stop)
+    assert said == Piece(shown, tuple(ids[:taken]), stop)
+
+
+def known(ids: list[int]) -> str:
+    """The text of tokens up to a character that the next one may go on with."""
+    return codecs.getincrementaldecoder("utf-8")(errors="replace").decode(b"".join(map(TOKENIZER.token_bytes, ids)))
 
 
 def tokens_for(ids: list[int], characters: int) -> int:
@@ -90,6 +112,12 @@ def test_a_character_cut_short_by_the_end_is_one_replacement_character(stops: tu
 
 def test_a_stop_string_may_be_completed_by_the_end() -> None:
     assert run([ids_of(b"ab", b"\xf0\x9f")], ("b\ufffd",)) == Piece("a", tuple(ids_of(b"ab", b"\xf0\x9f")), "b\ufffd")
+
+
+def test_no_stop_string_ends_a_choice_before_it_has_so_many_tokens_not_even_by_the_end() -> None:
+    ids = ids_of(b"ab", b"\xf0\x9f")
+    assert run([ids], ("\ufffd",), min_tokens=2) == Piece("ab\ufffd", tuple(ids))
+    assert run([ids], ("\ufffd",), min_tokens=1) == Piece("ab", tuple(ids), "\ufffd")
 
 
 @pytest.mark.parametrize("stops", [(), ("b",)])

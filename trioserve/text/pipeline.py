@@ -113,7 +113,8 @@ class ChoiceText:
         self._ended = True
         tail = self._detokenizer.flush()
         logprobs = self._scores.end()
-        if self._stops is None:
+        if self._stops is None or self._tokens <= self._min_tokens:
+            # a character that is cut short belongs to the last token
             return Piece(tail, (), None, logprobs)
         step = self._stops.feed(tail)
         if step.stop is not None:
