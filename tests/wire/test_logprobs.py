@@ -237,6 +237,13 @@ def test_marks_that_the_prompt_has_as_text_are_counted_and_others_are_not() -> N
         assert answer["choices"][0]["logprobs"]["text_offset"] == offsets
 
 
+def test_an_echo_is_without_marks_though_an_answer_is_with_them() -> None:
+    texts = TokenTexts(TOKENIZER, skip_special=False)
+    request = head("completion", Details(texts=texts, logprobs=0, echo_logprobs=True), echo=("a",), prompt_tokens=(2,))
+    answer = whole(request, [scored(0, BOS, ord("a")), said(0, TURN, ord("b")), ends(0)])
+    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1, 1 + len("<|turn|>")]
+
+
 def test_a_space_that_was_put_in_front_to_tokenize_is_not_in_the_echo() -> None:
     details = Details(texts=TEXTS, logprobs=0, echo_logprobs=True)
     request = head("completion", details, echo=("word!",), prompt_tokens=(2,))

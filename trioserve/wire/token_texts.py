@@ -37,6 +37,10 @@ class TokenTexts:
             return b""
         return self._tokenizer.token_bytes(token_id, skip_special=self._skip_special)
 
+    def unmarked(self, token_id: int) -> bytes:
+        """What the token is where special ones are left out, as they are in the text of an echoed prompt."""
+        return b"" if token_id >= self._tokenizer.vocab_size else self._tokenizer.token_bytes(token_id)
+
     def written(self, token_id: int) -> bytes:
         """What the token is in a prompt: special ones are written too. b"" for one that can't be."""
         if token_id >= self._tokenizer.vocab_size:
@@ -69,7 +73,7 @@ class TextPosition:
 
     def next_of_prompt(self, token_id: int) -> int:
         """Where the next token of the echoed text begins."""
-        data = self._texts.spelled(token_id)
+        data = self._texts.unmarked(token_id)
         if not data:
             # a mark is in the text if the caller wrote it there, and isn't if it was put in front, or given as an id
             here, mark = self._at, self._texts.written(token_id).decode(errors="replace")
