@@ -91,6 +91,12 @@ def test_ids_that_are_no_text_never_match() -> None:
     assert {0, 0x7F, 0xC3, EOS, 259, 260, 261} <= anything
 
 
+def test_a_token_that_is_too_long_never_matches() -> None:
+    # with it, llguidance would panic; the one before is as long as a token may be
+    tokens = GrammarTokens(ByteTokenizer([b"=" * 1024, b"=" * 1025]), 261)
+    assert allowed(compiled("regex", "=+", tokens), 261) == {ord("="), 259}
+
+
 def test_a_vocabulary_that_is_wider_than_the_logits_is_cut_off() -> None:
     tokens = GrammarTokens(ByteTokenizer([b"ab"] * 100), 260)
     assert allowed(compiled("choice", ["ab"], tokens), 260) == {ord("a"), 259}

@@ -39,6 +39,8 @@ MAX_CHOICES: Final = 10_000
 
 _SPECIAL: Final = b"\xff"
 """What llguidance marks special tokens with: a byte that is in no UTF-8, so that no text needs a token with it."""
+_LONGEST_TOKEN: Final = 1024
+"""Bytes of a token that llguidance can take: with a longer one it panics. Such a token never matches."""
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
 _ENDS: Final = ("EndOfSentence", "NoExtension", "NoExtensionBias")
 """Why llguidance stops where a text is complete."""
@@ -116,7 +118,7 @@ def _bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
     if not text:
         name = tokenizer.token_bytes(token_id, skip_special=False)
         return _SPECIAL + name if name else b""
-    return text
+    return text if len(text) <= _LONGEST_TOKEN else b""
 
 
 @attrs.define(eq=False)
