@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Collection
 
 import attrs
@@ -10,7 +11,7 @@ import pytest
 from trioserve_kernels.cpu.library import library_path
 
 from trioserve.device.cpu import CpuDevice
-from trioserve.device.masks import MaskFiller, MaskJob, distinct, new_masks
+from trioserve.device.masks import MaskFiller, MaskJob, _work, distinct, new_masks
 from trioserve.errors import DeviceError
 from trioserve.model.spec import DecoderSpec
 from trioserve.step import StepPlan
@@ -210,3 +211,18 @@ def test_the_thread_of_a_filler_that_nobody_closes_ends_with_it() -> None:
     del filler
     threads[0].join(TIMEOUT_S)
     assert not threads[0].is_alive()
+
+
+def test_a_job_that_is_done_is_not_kept_until_there_is_another() -> None:
+    # FAN-27: it has the matchers of choices that may be over
+    jobs = [MaskJob([SetMatcher([9])], new_masks(1, 40), lambda job: None)]
+    done = weakref.ref(jobs[0])
+
+    class Jobs:
+        def get(self) -> MaskJob | None:
+            if jobs:
+                return jobs.pop()
+            assert done() is None
+            return None
+
+    _work(Jobs())  # type: ignore[arg-type]  # as much of a queue as it needs

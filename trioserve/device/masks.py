@@ -89,3 +89,5 @@ class MaskFiller:
 def _work(jobs: SimpleQueue[MaskJob | None]) -> None:
     while (job := jobs.get()) is not None:
         job.fill()
+        # the matchers are not this thread's to keep until there is another job
+        del job

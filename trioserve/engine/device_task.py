@@ -45,6 +45,8 @@ def _device_main(
                 return  # it was interrupted on purpose
             raise _failed(plan, error) from error
         token.run_sync_soon(post, result)
+        # or what is in them, such as the matchers of choices, would stay until there is another step (FAN-27)
+        del plan, result
 
 
 async def run_device(
@@ -91,6 +93,8 @@ async def run_async_device(
             except Exception as error:
                 raise _failed(plan, error) from error
             mailbox.post(result)
+            # as in _device_main
+            del plan, result
 
 
 @contextmanager
