@@ -151,7 +151,7 @@ class Choice:
             self.prompt.vector = progress.vector
         if progress.drafted is not None:
             self.drafted += progress.drafted
-        scored = self._prompt_scored(progress)
+        scored = [] if progress.prompt_logprobs is None else self._prompt_scored(progress.prompt_logprobs)
         # the token that ends a sequence is counted, and has no text as a rule
         has_silent_end = progress.stop_id is not None and not self.params.include_stop
         count = len(progress.token_ids) - has_silent_end
@@ -163,7 +163,8 @@ class Choice:
             self.drafted += Drafted(-lost, lost)
             self._add_up(progress.logprobs[: len(piece.token_ids)])
             return scored + self._last(piece, "stop", piece.stop)
-        self._add_up(progress.logprobs)
+        if progress.logprobs:
+            self._add_up(progress.logprobs)
         if has_silent_end:
             piece = attrs.evolve(piece, token_ids=progress.token_ids)
         if progress.finish is None or progress.error is not None:
@@ -178,12 +179,12 @@ class Choice:
             return scored + self._last(piece, "stop", tail.stop)
         return scored + self._last(piece, progress.finish, progress.stop_id)
 
-    def _prompt_scored(self, progress: Progress) -> list[Event]:
+    def _prompt_scored(self, logprobs: tuple[TokenLogprob | None, ...]) -> list[Event]:
         """The log-probabilities of the prompt, which every choice has with its first token: the first to come tells."""
-        if progress.prompt_logprobs is None or self.prompt.is_scored:
+        if self.prompt.is_scored:
             return []
         self.prompt.is_scored = True
-        return [PromptScored(self.prompt.index, tuple(self.prompt.token_ids), progress.prompt_logprobs)]
+        return [PromptScored(self.prompt.index, tuple(self.prompt.token_ids), logprobs)]
 
     def _add_up(self, scores: tuple[TokenLogprob, ...]) -> None:
         # Not by sum(), which rounds less from Python 3.12 on: the result must not depend on which tokens came together.
@@ -197,23 +198,19 @@ class Choice:
             return self._parsed(piece, self.text.take())
         if not text and not ids and not piece.logprobs:
             return []
-        self._note(text)
+        if self.verdict.reads_text:
+            self._texts.append(text)
         return [TextDelta(place.index, text, ids, piece.logprobs) for place in self.places]
 
     def _parsed(self, piece: Piece, parts_of_each: list[list[Part]]) -> list[Event]:
         """The events of the choice and of its copies."""
-        for part in parts_of_each[0]:
-            if part.kind == "text":
-                self._note(part.text)
+        if self.verdict.reads_text:
+            self._texts += (part.text for part in parts_of_each[0] if part.kind == "text")
         return [
             event
             for place, parts in zip(self.places, parts_of_each, strict=True)
             for event in deltas(place.index, parts, piece)
         ]
-
-    def _note(self, text: str) -> None:
-        if self.verdict.reads_text:
-            self._texts.append(text)
 
     def _last(self, piece: Piece, reason: FinishReason, stop: str | int | None) -> list[Event]:
         events = self._delta(piece)

@@ -113,7 +113,7 @@ def _deliver(
     admitted: Admitted | None,
 ) -> Delivery:
     """What was drawn for a choice, from ``row`` on."""
-    prompt_logprobs = _prompt_logprobs(choice)
+    prompt_logprobs = _prompt_logprobs(choice) if choice.sequence.is_prompt else None
     token_ids: tuple[int, ...]
     finish: FinishReason | None
     drafted, error = None, None
@@ -201,7 +201,7 @@ def _draw(roster: Roster, choice: Choice, token_id: int) -> FinishReason | None:
     sequence = choice.sequence
     finish: FinishReason | None = None
     # in this order: the matcher knows whether this is where the choice may end
-    if choice.advance(token_id) or token_id in choice.spec.stop_ids:
+    if (choice.matcher is not None and choice.advance(token_id)) or token_id in choice.spec.stop_ids:
         finish = "stop"
     elif sequence.length + 1 >= choice.end:
         finish = "length"

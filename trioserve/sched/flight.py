@@ -12,7 +12,7 @@ import attrs
 from trioserve.sched.changes import add_changes
 from trioserve.sched.pooling import PromptPool
 from trioserve.sched.scores import PromptScores, RowScores
-from trioserve.sched.sequence import Choice, Sequence
+from trioserve.sched.sequence import Choice, LiveGroup, Sequence
 from trioserve.step import RowArrays, SpanArrays, StepPlan, StepResult
 
 Draft = tuple[int, ...]
@@ -63,7 +63,7 @@ class Flight:
 
         With a draft, for a decode only: compute that too, and draw after each of its tokens as well.
         """
-        count = min(sequence.behind, self.room(sequence))
+        count = min(sequence.behind, self.room(sequence) if sequence.is_prompt else self.budget)
         self.budget -= count
         sequence.in_flight = True
         self.spans.append((sequence, count))
@@ -86,11 +86,8 @@ class Flight:
             arrays.pages.extend(sequence.pages[: -(-end // self.page_size)])
         arrays.starts.append(len(arrays.tokens))
         arrays.page_starts.append(len(arrays.pages))
-        if sequence.is_prompt and sequence.group.scores is not None:
-            self.scorable -= count
-            self._score(sequence.group.prompt, sequence.group.scores, start, end, last)
-        if sequence.is_prompt and sequence.group.pool is not None:
-            self._pool(sequence.group.pool, start, end, last)
+        if sequence.is_prompt:
+            self._add_prompt(sequence.group, start, end, last)
         if end == sequence.length:
             # a prompt draws the first token of each choice from the same logits (FAN-11)
             for choice in sequence.choices:
@@ -121,6 +118,14 @@ class Flight:
             self.drafts[choice] = draft
             for ahead in range(1, 1 + len(draft)):
                 self._add_row(choice, last + ahead, position + ahead, draft[:ahead])
+
+    def _add_prompt(self, group: LiveGroup, start: int, end: int, last: int) -> None:
+        """Ask for what is wanted of the tokens of a prompt at positions ``start`` to ``end``; ``last`` is the last."""
+        if group.scores is not None:
+            self.scorable -= end - start
+            self._score(group.prompt, group.scores, start, end, last)
+        if group.pool is not None:
+            self._pool(group.pool, start, end, last)
 
     def _score(self, prompt: array[int], scores: PromptScores, start: int, end: int, last: int) -> None:
         """Score what follows the tokens at positions ``start`` to ``end``, if it was not yet; ``last`` is the last."""

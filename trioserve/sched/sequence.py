@@ -123,6 +123,12 @@ class Sequence:
     drafted: int = 0
     """Draft tokens after its own that the step in flight computes. They have places in its pages, which are its alone:
     what is written there is worth something only as far as the drafts turn out right."""
+    is_prompt: bool = attrs.field(init=False)
+    """Asked so often that it is no property: it never changes."""
+
+    @is_prompt.default
+    def _is_prompt(self) -> bool:
+        return self.order[1] == PROMPT_INDEX
 
     def __repr__(self) -> str:
         name = f"of new group {self.group.number}" if self.is_new else self.order
@@ -132,10 +138,6 @@ class Sequence:
     def is_new(self) -> bool:
         """It is the prompt of a group that was not admitted yet."""
         return self.order is NEW
-
-    @property
-    def is_prompt(self) -> bool:
-        return self.order[1] == PROMPT_INDEX
 
     @property
     def length(self) -> int:
