@@ -17,20 +17,14 @@ from typing import Any, Final
 import attrs
 import trio
 from calls import AGREEMENT, BadCall, Call
+from details import Told, check_told, require
+from folding import StreamFold, error_of
 from oracle import child_seed
+from tool_calls import check_calls
 from world import PAGE_SIZE, poison_message
 
 _TIERS: Final = {"stop": 0, "length": 0, "cancelled": 1, "error": 2}
 """How a candidate ended: the lowest are the best."""
-
-
-class WrongAnswer(Exception):  # noqa: N818  # it is no error of the program's
-    """The server has answered, and wrongly."""
-
-
-def require(condition: object, message: str) -> None:
-    if not condition:
-        raise WrongAnswer(message)
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +54,7 @@ def check_envelope(received: Received, status: int) -> dict[str, Any]:
     require(received.complete, f"{status} is not complete: {received.body!r}")
     require(received.status == status, f"status {received.status} in place of {status}: {received.body[:300]!r}")
     require(received.headers.get("content-type") == "application/json", f"{status} is {received.headers}")
-    return _error(json.loads(received.body))
+    return error_of(json.loads(received.body))
 
 
 def check_refusal(received: Received, bad: BadCall) -> None:
@@ -89,7 +83,7 @@ async def check_response(call: Call, received: Received) -> Outcome:
 async def check_partial(call: Call, received: Received) -> None:
     """The beginning of a stream whose client has left; the call has a seed."""
     seed = call.seed
-    if seed is None or received.status != 200 or not call.stream:
+    if seed is None or call.must_call or received.status != 200 or not call.stream:
         return
     stream = StreamFold(call)
     events, _, _ = received.body.rpartition(b"\n\n")
@@ -100,15 +94,6 @@ async def check_partial(call: Call, received: Received) -> None:
         if text:
             wanted = call.expected(index, seed).text
             require(wanted.startswith(text), f"choice {index} began with {text!r}, not {wanted!r}")
-
-
-def _error(body: Any) -> dict[str, Any]:
-    require(isinstance(body, dict) and set(body) == {"error"}, f"no envelope: {body!r}")
-    error = body["error"]
-    require(set(error) == {"message", "type", "param", "code"}, f"fields of the error: {error!r}")
-    require(isinstance(error["message"], str) and error["message"], f"no message: {error!r}")
-    require(isinstance(error["type"], str), f"no type: {error!r}")
-    return dict(error)
 
 
 def _failure(index: int) -> str:
@@ -122,21 +107,31 @@ async def _check_failure(call: Call, error: dict[str, Any]) -> None:
     require(index is not None, f"not an error of ours: {error!r}")
     assert index is not None
     # without a seed nothing tells which one it was
-    if call.seed is not None:
+    if call.seed is not None and not call.must_call:
         await trio.lowlevel.checkpoint()
         require(call.expected(index, call.seed).poisoned, f"choice {index} should not have failed")
 
 
 async def _check_whole(call: Call, answer: dict[str, Any]) -> Outcome:
-    require(answer["object"] == ("chat.completion" if call.chat else "text_completion"), answer["object"])
+    if call.kind != "tokens":
+        require(answer["object"] == ("chat.completion" if call.chat else "text_completion"), answer["object"])
     choices = answer["choices"]
     require([choice["index"] for choice in choices] == list(range(call.choices)), "indices out of order")
-    texts = [choice["message"]["content"] if call.chat else choice["text"] for choice in choices]
-    return await _check_choices(call, texts, choices, answer["usage"], "best of more" if call.ranked else "whole")
+    told = [Told() for _ in choices]
+    for one, choice in zip(told, choices, strict=True):
+        one.feed(choice, answer if call.kind != "completion" and choice["index"] == 0 else {})
+    texts = [(choice["message"]["content"] or "") if call.chat else choice.get("text", "") for choice in choices]
+    name = "best of more" if call.ranked else "whole"
+    return await _check_choices(call, texts, choices, told, answer["usage"], name)
 
 
 async def _check_choices(
-    call: Call, texts: list[str], endings: list[dict[str, Any]], usage: dict[str, Any] | None, name: str
+    call: Call,
+    texts: list[str],
+    endings: list[dict[str, Any]],
+    told: list[Told],
+    usage: dict[str, Any] | None,
+    name: str,
 ) -> Outcome:
     """Texts, reasons, seeds and usage, against the replay of every choice."""
     completion_tokens = cached_tokens = 0
@@ -151,16 +146,23 @@ async def _check_choices(
         require(ending["seed"] == child_seed(base, c), f"choice {index} has the seed {ending['seed']}, base {base}")
         own, prompt_tokens = ending["usage"], len(call.prompts[p])
         require(text.startswith(call.echo(index)), f"choice {index} has no echo: {text!r}")
-        _compare(call, p * call.candidates + c, base, text.removeprefix(call.echo(index)), ending)
+        if call.must_call:
+            check_calls(call, text, told[index].calls, ending)
+        else:
+            _compare(
+                call, index, p * call.candidates + c, base, text.removeprefix(call.echo(index)), ending, told[index]
+            )
         require(own["shared_tokens"] == (prompt_tokens if j else 0), f"choice {index}: {own}")
         require(own["reasoning_tokens"] == 0, f"choice {index}: {own}")
         require(own["accepted_prediction_tokens"] <= own["completion_tokens"], f"choice {index}: {own}")
         for kind in drafted:
             drafted[kind] += own[kind]
         cached = own["cached_tokens"]
-        require(0 <= cached <= (0 if j else prompt_tokens - 1) and cached % PAGE_SIZE == 0, f"choice {index}: {own}")
+        may_be_cached = 0 if j or not call.finds_prompts else prompt_tokens - 1
+        require(0 <= cached <= may_be_cached and cached % PAGE_SIZE == 0, f"choice {index}: {own}")
         completion_tokens += own["completion_tokens"]
         cached_tokens += cached
+    _check_ids_of_calls(told)
     _check_verdict(call, texts, endings)
     details = {"reasoning_tokens": 0, **drafted}
     if call.ranked:
@@ -227,8 +229,8 @@ async def _check_ranking(call: Call, endings: list[dict[str, Any]], discarded_to
     )
 
 
-def _compare(call: Call, index: int, base: int, text: str, ending: dict[str, Any]) -> None:
-    """One candidate that is a choice, without its echo, against its replay."""
+def _compare(call: Call, place: int, index: int, base: int, text: str, ending: dict[str, Any], told: Told) -> None:
+    """Candidate ``index`` that is a choice, the one at ``place``, without its echo, against its replay."""
     reason, tokens = ending["finish_reason"], ending["usage"]["completion_tokens"]
     ended_early = reason in ("cancelled", "error")
     wanted = call.expected(index, base, tokens=tokens if ended_early else None)
@@ -241,23 +243,32 @@ def _compare(call: Call, index: int, base: int, text: str, ending: dict[str, Any
         whole = call.expected(index, base)
         require(call.isolates and whole.poisoned and tokens < whole.completion_tokens, f"{ending}, wanted {whole}")
         require(wanted.text.startswith(text), f"choice {index} began with {text!r}, not {wanted.text!r}")
-        error = _error({"error": ending["error"]})
+        check_told(call, place, told, wanted, is_whole=False)
+        error = error_of({"error": ending["error"]})
         require(error["message"] == _failure(index) and error["code"] == "generation_failed", f"{error}")
         return
     require("error" not in ending, f"choice {index}: {ending}")
     require(not wanted.poisoned, f"choice {index} was answered, and had to fail: {ending}")
-    require(text == wanted.text, f"choice {index} is {text!r}, not {wanted.text!r}")
+    require(call.kind == "tokens" or text == wanted.text, f"choice {index} is {text!r}, not {wanted.text!r}")
     require(tokens == wanted.completion_tokens, f"choice {index}: {ending}, wanted {wanted}")
+    check_told(call, place, told, wanted, is_whole=True)
     if reason == "cancelled":
         # unless it had nothing to say yet, it would have gone on
-        require(wanted.reason == "length" and call.may_be_cancelled, f"choice {index}: {ending}, wanted {wanted}")
+        goes_on = wanted.reason == "length" or wanted.is_cut_off
+        require(goes_on and call.may_be_cancelled, f"choice {index}: {ending}, wanted {wanted}")
     else:
         require(reason == wanted.reason, f"choice {index}: {ending}, wanted {wanted}")
 
 
+def _check_ids_of_calls(told: list[Told]) -> None:
+    """FAN-9: no two calls of an answer have the same."""
+    ids = [part["id"] for one in told for part in one.calls if part.get("id") is not None]
+    require(len(ids) == len(set(ids)), f"ids of calls: {ids}")
+
+
 def _check_verdict(call: Call, texts: list[str], endings: list[dict[str, Any]]) -> None:
     """FAN-31: choices are cancelled only when there is reason to."""
-    rule = call.body.get("stop_when")
+    rule = call.fields.get("stop_when")
     reasons = [ending["finish_reason"] for ending in endings]
     if rule is None or "cancelled" not in reasons:
         return
@@ -271,87 +282,10 @@ def _check_verdict(call: Call, texts: list[str], endings: list[dict[str, Any]]) 
     if "finished" in rule:
         require(len(natural) + unseen >= rule["finished"], f"cancelled when only {len(natural)} had finished: {rule}")
         return
+    if call.kind == "tokens":
+        return  # there is no text to see that by
     votes = Counter(found[-1] for text in natural if (found := re.findall(AGREEMENT, text)))
     require(max(votes.values(), default=0) + unseen >= rule["agree"], f"cancelled when {votes} agree: {rule}")
-
-
-class StreamFold:
-    """A stream, event by event: the state machine of its chunks, and what they add up to."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self.texts = [""] * call.choices
-        self.endings: list[dict[str, Any] | None] = [None] * call.choices
-        self.usage: dict[str, Any] | None = None
-        self.error: dict[str, Any] | None = None
-        self.done = False
-        self.pings = 0
-        self._roles = 0
-        self._shared: dict[str, Any] | None = None
-        self._tokens = [0] * call.choices
-
-    @property
-    def finished(self) -> int:
-        """Choices that have."""
-        return sum(ending is not None for ending in self.endings)
-
-    def feed(self, event: bytes) -> None:
-        """One event, or comment, without the empty line after it."""
-        if not event:
-            return
-        require(not self.done, f"{event!r} after [DONE]")
-        if event.startswith(b":"):
-            require(event == b": ping", f"comment {event!r}")
-            self.pings += 1
-            return
-        require(event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event, f"event {event!r}")
-        data = event.removeprefix(b"data: ")
-        if data == b"[DONE]":
-            self.done = True
-            return
-        require(self.error is None, f"{event!r} after an error")
-        chunk = json.loads(data)
-        if "error" in chunk:
-            self.error = _error(chunk)
-            return
-        self._feed_chunk(chunk)
-
-    def _feed_chunk(self, chunk: dict[str, Any]) -> None:
-        require(self.usage is None, "a chunk after the usage")
-        shared = {name: chunk[name] for name in ("id", "object", "created", "model")}
-        self._shared = self._shared or shared
-        require(shared == self._shared, f"{shared} after {self._shared}")
-        options = self._call.stream_options
-        if not chunk["choices"]:
-            require(options.get("include_usage"), "usage that nobody asked for")
-            require(self.finished == self._call.choices, "usage before the last finish")
-            self.usage = chunk["usage"]
-            return
-        (choice,) = chunk["choices"]
-        index = choice["index"]
-        require(self.endings[index] is None, f"choice {index} goes on after its finish: {choice}")
-        self._check_usage(chunk, index)
-        if self._call.chat and self._roles < self._call.choices:
-            require(index == self._roles and choice["delta"] == {"role": "assistant", "content": ""}, f"role: {choice}")
-            self._roles += 1
-            return
-        if choice["finish_reason"] is not None:
-            require(choice["delta"] == {} if self._call.chat else choice["text"] == "", f"text with a finish: {choice}")
-            self.endings[index] = choice
-            return
-        text = choice["delta"]["content"] if self._call.chat else choice["text"]
-        require(text, f"a delta without text: {choice}")
-        self.texts[index] += text
-
-    def _check_usage(self, chunk: dict[str, Any], index: int) -> None:
-        options = self._call.stream_options
-        require(("usage" in chunk) == bool(options.get("include_usage")), f"usage of a chunk: {chunk}")
-        if options.get("continuous_usage_stats"):
-            tokens = chunk["usage"]["completion_tokens"]
-            require(tokens >= self._tokens[index], f"choice {index} had {self._tokens[index]} tokens, has {tokens}")
-            self._tokens[index] = tokens
-        else:
-            require(chunk.get("usage") is None, f"usage of a chunk: {chunk}")
 
 
 async def _check_stream(call: Call, received: Received) -> Outcome:
@@ -370,5 +304,5 @@ async def _check_stream(call: Call, received: Received) -> Outcome:
     require((stream.usage is not None) == wants_usage, f"usage is {stream.usage}")
     if call.stream_options.get("continuous_usage_stats"):
         for index, ending in enumerate(endings):
-            require(ending["usage"]["completion_tokens"] == stream._tokens[index], f"the last usage of choice {index}")
-    return await _check_choices(call, stream.texts, endings, stream.usage, "streamed")
+            require(ending["usage"]["completion_tokens"] == stream.tokens[index], f"the last usage of choice {index}")
+    return await _check_choices(call, stream.texts, endings, stream.told, stream.usage, "streamed")

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
-from oracle import Replay, child_seed, replay
+from oracle import COMPLETION_TOKENS, Replay, Wishes, child_seed, replay
+from wishes import BAD_OF_CHATS, BAD_OF_COMPLETIONS, LONG_STRUCTURE, STOPS, TOOLS, TOP, add_wishes, tools, wishes_of
 from world import (
     BULK_PROMPT,
     CONTEXT_LENGTH,
+    EMBEDDING_DIM,
     MAX_CHOICES,
     MAX_N,
     MODEL,
@@ -25,13 +27,17 @@ from world import (
 MAX_BODY_SIZE: Final = 200_000
 """That of the server."""
 
+GENERATE: Final = "/inference/v1/generate"
+"""Tokens in, tokens out."""
 AGREEMENT: Final = "[abc]"
 """What choices may agree on: the last of these letters."""
+
+OWN_SALT: Final = "mine"
+"""How a salt begins that no other request has."""
 
 _WORDS: Final = ("red", "a", "grün", "cat", "count", "to", "ten", "日本", "why", "b", "sing", "😀", "x y")
 # prompts begin with one of these, so that the prefix cache finds something
 _OPENINGS: Final = ("You are brief. " * 3, "Say what you see, and no more: ", "ab " * 40, "")
-_STOPS: Final = ("a", "bc", "the ", "X", "😀", ", ,", "語\n", "never ever")
 
 
 @attrs.frozen(kw_only=True)
@@ -47,12 +53,53 @@ class Call:
     """Its client is going to cancel it, or a choice of it."""
 
     @property
+    def kind(self) -> Literal["chat", "completion", "tokens"]:
+        if self.path == GENERATE:
+            return "tokens"
+        return "chat" if self.path.endswith("/chat/completions") else "completion"
+
+    @property
     def chat(self) -> bool:
-        return self.path.endswith("/chat/completions")
+        return self.kind == "chat"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those that say how to draw."""
+        return self.body["sampling_params"] if self.kind == "tokens" else self.body
+
+    @property
+    def must_call(self) -> bool:
+        """Its choices are tool calls."""
+        return self.body.get("tool_choice") == "required"
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many of the likeliest tokens are to be told; None: no log-probabilities."""
+        value = self.fields.get("logprobs")
+        if self.chat:
+            return self.body.get("top_logprobs", 0) if value else None
+        return None if value is None else int(value)
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """The same for the prompts."""
+        return self.fields.get("prompt_logprobs")
+
+    @property
+    def tells_ids(self) -> bool:
+        """Whether the token ids of the choices are to be told."""
+        return self.kind == "tokens" or bool(self.body.get("return_token_ids"))
+
+    @property
+    def finds_prompts(self) -> bool:
+        """Its prompts may be found in the prefix cache: they need not be computed whole, and others have them too."""
+        is_scored = self.prompt_logprobs is not None or (bool(self.echo_texts) and self.logprobs is not None)
+        has_own_salt = self.body.get("cache_salt", "").startswith(OWN_SALT) and len(self.prompts) == 1
+        return not is_scored and not has_own_salt
 
     @property
     def n(self) -> int:
-        return int(self.body.get("n", 1))
+        return int(self.fields.get("n", 1))
 
     @property
     def choices(self) -> int:
@@ -61,7 +108,7 @@ class Call:
     @property
     def candidates(self) -> int:
         """Of each prompt; its choices are the best of them (FAN-32)."""
-        return int(self.body.get("best_of", self.n))
+        return int(self.fields.get("best_of", self.n))
 
     @property
     def ranked(self) -> bool:
@@ -70,7 +117,7 @@ class Call:
     @property
     def seed(self) -> int | None:
         """The seed of choice 0; None if the server chooses."""
-        seed = self.body.get("seed")
+        seed = self.fields.get("seed")
         return None if seed in (None, -1) else int(seed)
 
     @property
@@ -87,29 +134,31 @@ class Call:
     @property
     def may_be_cancelled(self) -> bool:
         """Its choices may end before they would by themselves."""
-        return self.is_cancelled or "stop_when" in self.body
+        return self.is_cancelled or "stop_when" in self.fields
 
     @property
     def isolates(self) -> bool:
         """A choice that fails leaves its siblings alone (FAN-24)."""
-        return self.body.get("choice_errors") == "isolate"
+        return self.fields.get("choice_errors") == "isolate"
 
     def expected(self, index: int, seed: int, *, tokens: int | None = None) -> Replay:
         """What candidate ``index`` must say if the first of its prompt has ``seed``; after ``tokens`` at the latest.
 
         Without ``best_of`` candidates are choices.
         """
+        assert not self.must_call
         p, c = divmod(index, self.candidates)
-        stop = self.body.get("stop") or ()
-        max_tokens = self.body.get("max_tokens", self.body.get("max_completion_tokens"))
-        return replay(
-            self.prompts[p],
-            child_seed(seed, c),
-            max_tokens=max_tokens if tokens is None else tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            ignore_eos=bool(self.body.get("ignore_eos")),
-            chat=self.chat,
-        )
+        wishes = self.wishes(p)
+        if tokens is not None:
+            wishes = attrs.evolve(wishes, max_tokens=tokens)
+        return replay(self.prompts[p], child_seed(seed, c), wishes)
+
+    def wishes(self, p: int) -> Wishes:
+        """How a choice of prompt ``p`` is drawn."""
+        max_tokens = self.fields.get("max_tokens", self.fields.get("max_completion_tokens"))
+        if max_tokens is None and self.kind == "completion":
+            max_tokens = min(COMPLETION_TOKENS, CONTEXT_LENGTH - len(self.prompts[p]))
+        return wishes_of(self.fields, max_tokens)
 
     def echo(self, index: int) -> str:
         """The text in front of choice ``index``."""
@@ -129,10 +178,18 @@ def random_call(rng: random.Random, *, stream: bool | None = None) -> Call:
     if rng.random() < 0.02:
         # large enough to be decoded in a thread
         body["user"] = "u" * 110_000
-    call = _chat(rng, body) if rng.random() < 0.5 else _completion(rng, body)
+    make = rng.choice((_chat, _chat, _completion, _completion, _tokens))
+    add_wishes(rng, body, chat=make is _chat)
+    if rng.random() < 0.05:
+        # rarely, and never one that waits for all others: the load does not end before the run
+        body["priority"] = rng.randint(-3, -1)
+    if rng.random() < 0.15:
+        # nobody else has it, or some do
+        body["cache_salt"] = rng.choice((f"{OWN_SALT}{rng.getrandbits(62)}", "shared"))
+    call = make(rng, body)
     if call.choices > 1 and rng.random() < 0.15:
         most = rng.randint(1, min(4, call.choices))
-        body["stop_when"] = rng.choice(({"finished": most}, {"agree": most, "pattern": AGREEMENT}))
+        call.fields["stop_when"] = rng.choice(({"finished": most}, {"agree": most, "pattern": AGREEMENT}))
     return call
 
 
@@ -148,6 +205,11 @@ def long_call(rng: random.Random, *, stream: bool, prompt_tokens: int = 0, max_t
         "ignore_eos": True,
         "stream": stream,
     }
+    if rng.random() < 0.3:
+        body |= {"logprobs": rng.randint(0, TOP), "frequency_penalty": 0.5, "min_p": 0.1}
+    if rng.random() < 0.15:
+        body |= LONG_STRUCTURE
+        del body["ignore_eos"]
     if not stream and rng.random() < 0.3:
         _add_best_of(rng, body)
     return Call(path="/v1/completions", body=body, prompts=(text_prompt(text),))
@@ -172,7 +234,7 @@ def _add_params(rng: random.Random, body: dict[str, Any]) -> None:
     if rng.random() < 0.6:
         body["seed"] = rng.choice((rng.getrandbits(62), rng.randrange(1000), -1, -2, 2**63 - 1, -(2**63)))
     if rng.random() < 0.4:
-        body["stop"] = rng.choice((rng.choice(_STOPS), rng.sample(_STOPS, rng.randint(1, 4))))
+        body["stop"] = rng.choice((rng.choice(STOPS), rng.sample(STOPS, rng.randint(1, 4))))
     if rng.random() < 0.7:
         body["max_tokens"] = rng.choice((1, 2, 10, 20, 40, 80))
     if rng.random() < 0.05:
@@ -196,6 +258,23 @@ def _add_best_of(rng: random.Random, body: dict[str, Any]) -> None:
         body["seed"] = rng.getrandbits(62)
 
 
+def _add_prompt_logprobs(rng: random.Random, fields: dict[str, Any]) -> None:
+    if rng.random() < 0.08:
+        fields["prompt_logprobs"] = rng.randint(0, TOP)
+
+
+def _tokens(rng: random.Random, body: dict[str, Any]) -> Call:
+    """A request with the ids of its prompt, which is answered with ids."""
+    about = ("model", "stream", "stream_options", "priority", "cache_salt")
+    fields = {name: value for name, value in body.items() if name not in (*about, "user")}
+    if rng.random() < 0.3:
+        fields["logprobs"] = rng.randint(0, TOP)
+    _add_prompt_logprobs(rng, fields)
+    prompt = text_prompt(_opening(rng))
+    body = {name: body[name] for name in about if name in body}
+    return Call(path=GENERATE, body=body | {"token_ids": list(prompt), "sampling_params": fields}, prompts=(prompt,))
+
+
 def _opening(rng: random.Random) -> str:
     return rng.choice(_OPENINGS) + " ".join(rng.choices(_WORDS, k=rng.randint(1, 8)))
 
@@ -208,10 +287,37 @@ def _chat(rng: random.Random, body: dict[str, Any]) -> Call:
     if "max_tokens" in body and rng.random() < 0.5:
         body["max_completion_tokens"] = body.pop("max_tokens")
     body["messages"] = [{"role": role, "content": content} for role, content in messages]
-    call = Call(path="/v1/chat/completions", body=body, prompts=(chat_prompt(messages),))
     if rng.random() < 0.2:
+        body["logprobs"] = True
+        if rng.random() < 0.7:
+            body["top_logprobs"] = rng.randint(0, TOP)
+    _add_prompt_logprobs(rng, body)
+    if rng.random() < 0.15:
+        body["return_token_ids"] = True
+    told_of: tuple[str, ...] = ()
+    if rng.random() < 0.15 and "structured_outputs" not in body and "response_format" not in body:
+        told_of = _add_tools(rng, body)
+    call = Call(path="/v1/chat/completions", body=body, prompts=(chat_prompt(messages, told_of),))
+    if rng.random() < 0.2 and not call.must_call:
         body["prediction"] = {"type": "content", "content": _prediction(rng, call)}
     return call
+
+
+def _add_tools(rng: random.Random, body: dict[str, Any]) -> tuple[str, ...]:
+    """Tools that may be called, that must not be, or that have to be. Returns those that the model is told of."""
+    body["tools"] = tools()
+    # that a choice fails for itself is told by the replay, which calls have not
+    choice = rng.choice(("none", "required", "required"))
+    body["tool_choice"] = choice
+    if choice == "none":
+        return ()
+    for name in ("stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens", "best_of"):
+        body.pop(name, None)
+    if rng.random() < 0.5:
+        body["parallel_tool_calls"] = False
+    body["max_tokens"] = rng.choice((10, 60, 100))
+    body.pop("max_completion_tokens", None)
+    return TOOLS
 
 
 def _prediction(rng: random.Random, call: Call) -> str:
@@ -234,11 +340,17 @@ def _completion(rng: random.Random, body: dict[str, Any]) -> Call:
     else:
         given = [*texts]
     body["prompt"] = given[0] if count == 1 and rng.random() < 0.8 else given
+    if rng.random() < 0.25:
+        body["logprobs"] = rng.randint(0, TOP)
+    _add_prompt_logprobs(rng, body)
+    if rng.random() < 0.15:
+        body["return_token_ids"] = True
     echo = rng.random() < 0.15
     if echo:
         body["echo"] = True
         if rng.random() < 0.3:
             body["max_tokens"] = 0
+            body.pop("min_tokens", None)
     return Call(path="/v1/completions", body=body, prompts=prompts, echo_texts=tuple(texts) if echo else ())
 
 
@@ -259,6 +371,10 @@ def _wrong(name: str, param: str | None, *, status: int = 400, chat: bool = Fals
     body |= {"messages": [{"role": "user", "content": "x"}]} if chat else {"prompt": "x"}
     path = "/v1/chat/completions" if chat else "/v1/completions"
     return BadCall(name=name, status=status, param=param, path=path, body=json.dumps(body | fields).encode())
+
+
+def _other(name: str, param: str | None, path: str, **body: Any) -> BadCall:
+    return BadCall(name=name, status=400, param=param, path=path, body=json.dumps(body).encode())
 
 
 BAD_CALLS: Final[tuple[BadCall, ...]] = (
@@ -299,6 +415,22 @@ BAD_CALLS: Final[tuple[BadCall, ...]] = (
     _wrong("prompt too long", "prompt", prompt="x" * CONTEXT_LENGTH, stream=True),
     _wrong("chat too long", "messages", chat=True, messages=[{"role": "user", "content": "x" * CONTEXT_LENGTH}]),
     _wrong("max_tokens too large", "max_tokens", max_tokens=CONTEXT_LENGTH, stream=True),
+    *(_wrong(f"{param} of a completion", param, **fields) for param, fields in BAD_OF_COMPLETIONS),
+    *(_wrong(f"{param} of a chat", param, chat=True, **fields) for param, fields in BAD_OF_CHATS),
+    _other("no input", "input", "/v1/embeddings", model=MODEL),
+    _other("encoding", "encoding_format", "/v1/embeddings", model=MODEL, input="x", encoding_format="hex"),
+    _other("dimensions", "dimensions", "/v1/embeddings", model=MODEL, input="x", dimensions=EMBEDDING_DIM + 1),
+    _other("input too long", "input", "/v1/embeddings", model=MODEL, input="x" * CONTEXT_LENGTH),
+    _other("second input", "input.1", "/v1/embeddings", model=MODEL, input=["x", "x" * CONTEXT_LENGTH]),
+    _other("prompt and messages", "messages", "/tokenize", prompt="x", messages=[]),
+    _other("no prompt", "prompt", "/tokenize"),
+    _other("tokens", "tokens", "/detokenize", tokens=[POISON]),
+    _other("token_ids", "token_ids", GENERATE, token_ids=[]),
+    _other("n", "sampling_params.n", GENERATE, token_ids=[1], sampling_params={"n": 0}),
+    _other("top_p", "sampling_params.top_p", GENERATE, token_ids=[1], sampling_params={"top_p": 2}),
+    _other(
+        "stop ids", "sampling_params.stop_token_ids", GENERATE, token_ids=[1], sampling_params={"stop_token_ids": [999]}
+    ),
 )
 
 

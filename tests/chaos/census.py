@@ -36,6 +36,7 @@ _NONE_AT_REST: Final = (
     "trioserve.engine.generation.Generation",
     "trioserve.engine.choice.Choice",
     "trioserve.engine.ticket.Ticket",
+    "trioserve.text.grammar.GrammarMatcher",
     "trioserve.sched.sequence.Choice",
     "trioserve.sched.sequence.Sequence",
     "trioserve.web.exchange.Exchange",
@@ -60,8 +61,10 @@ def phase_of(engine: Engine, seed: int) -> str | None:
 
 
 def flush_cache(engine: Engine) -> None:
-    """Forget all prefixes, so that every page is free."""
+    """Forget all prefixes, so that every page is free, and all compiled structures, so that no matcher is left."""
     _state(engine).flush_cache()
+    engine.structures._cached.clear()
+    engine.structures._characters = 0
 
 
 def _state(engine: Engine) -> SchedulerState:

@@ -11,8 +11,9 @@ import random
 from typing import Final
 
 import trio
-from answers import check_response, require
+from answers import check_response
 from calls import Call, long_call, random_call
+from details import require
 from figures import Figures
 from reading import Reading
 from world import open_chaos_engine

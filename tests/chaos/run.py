@@ -37,6 +37,8 @@ from world import PAGE_COUNT, open_chaos_engine, poison_message
 
 from trioserve.engine.engine import Engine
 from trioserve.engine.observer import Observer, RequestReport
+from trioserve.params import SamplingParams
+from trioserve.structure import Structure
 from trioserve.web.listeners import bind
 from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve
@@ -56,7 +58,7 @@ _CRASHES: Final = 6
 
 _EXPECTED_ERROR: Final = re.compile(rf"request \S+: choice \d+ failed: {re.escape(poison_message())}")
 _EXPECTED_IN_CRASH: Final = re.compile(
-    r"POST /v1/(chat/)?completions: The device failed in step \d+: RuntimeError: out of order|"
+    r"POST /(v1/(chat/)?completions|inference/v1/generate): The device failed in step \d+: RuntimeError: out of order|"
     + _EXPECTED_ERROR.pattern
 )
 
@@ -175,6 +177,8 @@ async def run_load(figures: Figures, requests: int, concurrency: int, step_secon
                     engine, options, listeners=listeners, shutdown=shutdown, task_status=task_status
                 )
             )
+            # what is made on first use, and stays
+            await engine.complete("x", SamplingParams(max_tokens=1, structure=Structure(kind="regex", text="a")))
             tasks = trio.lowlevel.current_statistics().tasks_living
             run = Run(figures, engine, listeners.port, concurrency)
             await _run_halves(run, requests, tasks)

@@ -5,6 +5,7 @@ Owns: the kinds, and how often each comes. Must not know: how many there are, wh
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Awaitable, Callable
@@ -13,11 +14,14 @@ from typing import Final
 
 import attrs
 import trio
-from answers import Outcome, Received, check_envelope, check_partial, check_refusal, check_response, require
+from answers import Outcome, Received, check_envelope, check_partial, check_refusal, check_response
 from calls import MAX_BODY_SIZE, Call, bulk_call, long_call, not_http, random_bad_call, random_call
 from census import phase_of, wait_until
+from details import require
 from figures import Figures
 from reading import Reading
+from vectors import check_vectors
+from world import MODEL, chat_prompt, text_prompt
 
 from trioserve.engine.engine import Engine
 from trioserve.testing.http import RawClient, request_bytes
@@ -358,6 +362,47 @@ async def look_around(visit: Visit) -> None:
             visit.figures.outcomes["looked around"] += 1
 
 
+async def ask_for_vectors(visit: Visit) -> None:
+    """Embeddings of some texts; or gone before they are there."""
+    texts = ["".join(visit.rng.choices("abc ", k=visit.rng.randint(1, 200))) for _ in range(visit.rng.randint(1, 3))]
+    body = {"model": MODEL, "input": texts[0] if len(texts) == 1 else texts}
+    with await visit.connect() as client:
+        visit.figures.requests += 1
+        await client.send(request_bytes("POST", "/v1/embeddings", body=json.dumps(body).encode()))
+        if visit.rng.random() < 0.3:
+            await trio.sleep(visit.rng.choice((0, 0.001, 0.01)))
+            visit.figures.outcomes["left"] += 1
+            return
+        received = await Reading(client).whole()
+        if received.status == 429:
+            check_envelope(received, 429)
+            visit.figures.outcomes["queue full"] += 1
+            return
+        require(received.status == 200, f"/v1/embeddings answers {received}")
+        check_vectors([text_prompt(text) for text in texts], json.loads(received.body))
+        visit.figures.outcomes["vectors"] += 1
+
+
+async def ask_for_tokens(visit: Visit) -> None:
+    """A text to tokens, and back."""
+    text = "".join(visit.rng.choices("ab é😀", k=visit.rng.randint(0, 300)))
+    chats = visit.rng.random() < 0.3
+    asked = {"messages": [{"role": "user", "content": text}]} if chats else {"prompt": text}
+    tokens = chat_prompt([("user", text)]) if chats else text_prompt(text)
+    with await visit.connect() as client:
+        visit.figures.requests += 2
+        await client.send(request_bytes("POST", "/tokenize", body=json.dumps(asked).encode()))
+        reading = Reading(client)
+        received = await reading.whole()
+        require(received.status == 200, f"/tokenize answers {received}")
+        require(json.loads(received.body)["tokens"] == list(tokens), f"{text!r} is {received.body!r}")
+        asked = {"tokens": list(text.encode())}
+        await client.send(request_bytes("POST", "/detokenize", body=json.dumps(asked).encode()))
+        received = await Reading(client, after=reading).whole()
+        require(received.status == 200 and json.loads(received.body) == {"prompt": text}, f"{received}")
+        visit.figures.outcomes["tokens"] += 1
+
+
 async def say_nothing(visit: Visit) -> None:
     """Connect, and leave."""
     with await visit.connect() as client:
@@ -386,6 +431,8 @@ BEHAVIOURS: Final[dict[Behaviour, float]] = {
     send_too_much: 1,
     talk_nonsense: 1.5,
     look_around: 2,
+    ask_for_vectors: 2,
+    ask_for_tokens: 1.5,
     say_nothing: 1.5,
 }
 """How often each comes, in any unit."""

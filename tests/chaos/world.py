@@ -41,25 +41,28 @@ MAX_QUEUED: Final = 160
 WORD, FRONT_HALF, BACK_HALF, BULK = range(259, 263)
 PIECES: Final = (b"the ", b"\xf0\x9f", b"\x98\x80", b"=" * 3000)
 POISON: Final = 263
-"""A token that the tokenizer has no bytes for, which fails its choice."""
+"""A token that the tokenizer has no bytes for, which fails its choice: the logits are wider than the vocabulary."""
+VOCAB_SIZE: Final = POISON + 1
+"""Width of the logits."""
+EMBEDDING_DIM: Final = 4
+
+SPECIAL: Final = {EOS: b"<|eos|>", BOS: b"<|bos|>", TURN: b"<|turn|>"}
+"""Those without text, and how they are written."""
 
 BULK_PROMPT: Final = b"Bulk"
 """How a prompt begins (after BOS) that is answered with long pieces, without end."""
 
+_TEMPLATE: Final = "{% for tool in tools or [] %}<|turn|>tool: {{ tool.function.name }}\n{% endfor %}" + FAKE_TEMPLATE
 _LETTERS: Final = b"abc, \nX"
 _CHARACTERS: Final = tuple(character.encode() for character in ("é", "ß", "€", "語", "字", "😀", "😁", "\u2028"))
 _BULK_START: Final = tuple(BULK_PROMPT)
 
 
 class ChaosTokenizer(ByteTokenizer):
-    """Bytes, a few pieces, and one token that can't be spelled."""
+    """Bytes, and a few pieces. What is asked for the token that there is no more says so."""
 
     def __init__(self) -> None:
         super().__init__(PIECES)
-
-    @property
-    def vocab_size(self) -> int:
-        return POISON + 1
 
     def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         if token_id == POISON:
@@ -166,13 +169,16 @@ def open_chaos_engine(*, step_seconds: float, fails_at: int | None = None) -> En
         limits=Limits(max_n=MAX_N, max_choices=MAX_CHOICES),
         # small, so that threads tokenize too
         inline_characters=150,
+        tool_format="hermes",
+        pooling="mean",
     )
     info = DeviceInfo(
         name="chaos",
-        vocab_size=POISON + 1,
+        vocab_size=VOCAB_SIZE,
         context_length=CONTEXT_LENGTH,
         page_size=PAGE_SIZE,
         page_count=PAGE_COUNT,
+        embedding_dim=EMBEDDING_DIM,
     )
     device = ChaosDevice(
         lambda draw: next_token(draw.prompt, draw.seed),
@@ -184,7 +190,7 @@ def open_chaos_engine(*, step_seconds: float, fails_at: int | None = None) -> En
     model = ModelInfo(
         id=MODEL,
         tokenizer=ChaosTokenizer(),
-        template=ChatTemplate(FAKE_TEMPLATE, bos_token="", eos_token="<|eos|>"),
+        template=ChatTemplate(_TEMPLATE, bos_token="", eos_token="<|eos|>"),
     )
 
     async def load() -> tuple[ModelInfo, ChaosDevice]:
@@ -199,9 +205,11 @@ def text_prompt(text: str) -> tuple[int, ...]:
     return (BOS, *text.encode())
 
 
-def chat_prompt(messages: Sequence[tuple[str, str]]) -> tuple[int, ...]:
-    """The tokens of a chat of (role, content), up to where the answer begins."""
+def chat_prompt(messages: Sequence[tuple[str, str]], tools: Sequence[str] = ()) -> tuple[int, ...]:
+    """The tokens of a chat of (role, content), up to where the answer begins; ``tools``: their names."""
     tokens: list[int] = []
+    for name in tools:
+        tokens += [TURN, *f"tool: {name}\n".encode()]
     for role, content in messages:
         tokens += [TURN, *f"{role}: {content}\n".encode()]
     return (*tokens, TURN, *b"assistant: ")
