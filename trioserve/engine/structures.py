@@ -25,7 +25,8 @@ from trioserve.text.grammar import GrammarMatcher, GrammarTokens, compile_struct
 
 MAX_CACHED_CHARACTERS: Final = 1_000_000
 """Of the texts of the structures that are kept compiled, all together."""
-MAX_CACHED: Final = 64
+MAX_CACHED: Final = 24
+"""Structures that are kept. One of them may have up to 100 MB of states; most have less than one."""
 MAX_COMPILING: Final = 2
 """Structures that are compiled at once."""
 

@@ -31,8 +31,8 @@ Clock = Callable[[], float]
 
 MAX_STRUCTURE_LENGTH: Final = 262_144
 """Characters of a structure's text."""
-MAX_REGEX_LENGTH: Final = 32_768
-"""Characters of a regular expression. The time to compile one goes with the square of this: some 6 s at most."""
+MAX_REGEX_LENGTH: Final = 16_384
+"""Characters of a regular expression. The time to compile one goes with the square of this: some 2 s at most."""
 MAX_RULES_LENGTH: Final = 65_536
 """Characters of a grammar in Lark, its schemas apart, for the same reason."""
 MAX_CHOICES: Final = 10_000
@@ -67,7 +67,8 @@ def _limits() -> llguidance.LLParserLimits:
         initial_lexer_fuel=2_000_000,
         step_lexer_fuel=100_000,
         step_max_items=30_000,
-        max_lexer_states=250_000,
+        # of 1 to 2 KB each, which stay as long as a structure is kept
+        max_lexer_states=50_000,
         max_grammar_size=500_000,
         verbose_errors=False,
     )
