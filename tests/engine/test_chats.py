@@ -143,3 +143,22 @@ def test_what_is_large_is_not_looked_at_to_its_end() -> None:
     for _ in range(5000):
         deep = [deep]
     assert is_small(deep, 5001)
+
+
+@pytest.mark.parametrize("kind", ["string", ["object", "null"]])
+async def test_arguments_that_are_no_object_are_not_enforced_but_refused(kind: object) -> None:
+    tool = Tool(name="f", parameters={"type": kind}, strict=True, param="tools.0.function.parameters")
+    block, _ = open_fake_engine(say("x"))
+    async with block as engine:
+        with pytest.raises(ParamError, match="must be of the type object") as caught:
+            await engine.prepare_chat(MESSAGES, tools=ToolUse(tools=(tool,)))
+        assert caught.value.param == "tools.0.function.parameters"
+
+
+async def test_arguments_of_which_nothing_is_said_are_an_object() -> None:
+    block, _ = open_fake_engine(say("x"))
+    async with block as engine:
+        tools = ToolUse(tools=(Tool(name="f", parameters={}),), mode="required")
+        chat = await engine.prepare_chat(MESSAGES, tools=tools)
+        assert chat.params.structure is not None
+        assert '%json {"type": "object"}' in chat.params.structure.text

@@ -219,7 +219,9 @@ def _call_rule(tool: Tool, *, all_follow: bool) -> CallRule:
         return CallRule(tool.name, '{"type": "object", "properties": {}, "additionalProperties": false}', tool.param)
     if not (tool.strict or all_follow):
         return CallRule(tool.name, _ANY_OBJECT, tool.param)
-    schema = json.dumps(tool.parameters)
+    if tool.parameters.get("type", "object") != "object":
+        raise ParamError(f"{tool.param} must be of the type object, since the arguments of a call are one.", tool.param)
+    schema = json.dumps({**tool.parameters, "type": "object"})
     # here, where the name of the field that is at fault is known
     prepare_schema(schema, tool.param)
     return CallRule(tool.name, schema, tool.param)
