@@ -586,10 +586,10 @@ MUTATIONS = (
     ),
     Mutation(
         "structure",
-        "the compiled structure that is kept stays at its start",
+        "a grammar whose automaton is used up is compiled anew",
         "trioserve/engine/structures.py",
-        "return cached.copy()",
-        "return cached",
+        "if cached is None or cached.is_spent:",
+        "if cached is None:",
         ("tests/engine/test_structures.py",),
     ),
     Mutation(

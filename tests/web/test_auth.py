@@ -62,6 +62,14 @@ def test_anything_else_is_no_key(value: bytes) -> None:  # case: api-key-compare
     assert not KEYS.admit(bearer(value))
 
 
+def test_every_character_of_a_long_key_counts() -> None:  # case: api-key-compare
+    key = b"k" * 100
+    keys = ApiKeys.of([key.decode()])
+    assert keys.admit(bearer(b"Bearer " + key))
+    others = [key[:place] + b"x" + key[place + 1 :] for place in range(100)]
+    assert not any(keys.admit(bearer(b"Bearer " + other)) for other in (*others, key[:-1], key + b"k"))
+
+
 def test_a_key_may_stand_in_the_header_of_anthropics_clients() -> None:
     assert KEYS.admit([(b"x-api-key", b"secret")])
     assert not KEYS.admit([(b"x-api-key", b"Bearer secret")])
