@@ -44,8 +44,8 @@ from trioserve.web.options import ServeOptions
 from trioserve.web.serve import serve
 from trioserve.web.shutdown import Shutdown
 
-_VISIT_SECONDS: Final = 30.0
-"""A client that is not done by then hangs."""
+_VISIT_SECONDS: Final = 120.0
+"""A client that is not done by then hangs, however busy the machine is with other things."""
 _SETTLE_SECONDS: Final = 5.0
 """What clients left behind is gone by then, or stays."""
 _WARM_UP: Final = 40

@@ -26,10 +26,10 @@ from world import MODEL, chat_prompt, text_prompt
 from trioserve.engine.engine import Engine
 from trioserve.testing.http import RawClient, request_bytes
 
-STALL_SECONDS: Final = 1.0
-"""How long the server waits for a client that reads nothing."""
+STALL_SECONDS: Final = 3.0
+"""How long the server waits for a client that reads nothing. Longer than a busy machine keeps a client from reading."""
 _SMALL_BUFFER: Final = 2048
-_RELEASE_SECONDS: Final = 2.0
+_RELEASE_SECONDS: Final = 5.0
 """A disconnect has to reach the scheduler within this: the load makes it long, not the server."""
 
 
