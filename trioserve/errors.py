@@ -195,7 +195,8 @@ ERRORS: Final[dict[type[TrioserveError], ErrorRow]] = {
     EngineFailedError: ErrorRow(500, "server_error", "engine_failed"),
     DeviceError: ErrorRow(500, "server_error", "device_failed"),
     GenerationError: ErrorRow(500, "server_error", "generation_failed"),
-    StructureError: ErrorRow(500, "server_error", "structure_failed"),
+    # what the request demands cannot be had, and no retry would change that
+    StructureError: ErrorRow(400, "invalid_request_error", "structure_failed"),
     ModelError: ErrorRow(500, "server_error", "model_error"),
     InternalError: ErrorRow(500, "server_error", "internal_error"),
     TrioserveError: ErrorRow(500, "server_error", "internal_error"),
