@@ -224,6 +224,10 @@ def test_a_collector_that_is_gone_does_not_hold_up_the_end() -> None:
     began = time.monotonic()
     tracing.close()
     assert time.monotonic() - began < FLUSH_S + 1
+    for thread in threading.enumerate():
+        if thread.name == "last spans":
+            thread.join(5)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "grpc://localhost:4317", "http://", ""])

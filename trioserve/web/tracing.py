@@ -20,7 +20,7 @@ from opentelemetry import context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
@@ -53,8 +53,10 @@ Attributes = dict[str, AttributeValue]
 class Tracing:
     """Where spans go. Leaving its ``with`` block, or ``close()``, sends the last ones."""
 
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(self, provider: TracerProvider, exporter: SpanExporter | None = None) -> None:
+        """``exporter``: one of the provider's that may wait for a collector that is gone."""
         self._provider = provider
+        self._exporter = exporter
         self._tracer = provider.get_tracer("trioserve", __version__)
 
     @classmethod
@@ -75,14 +77,18 @@ class Tracing:
         if found.path in ("", "/"):
             endpoint = found._replace(path=_TRACES_PATH).geturl()
         provider = TracerProvider(resource=_resource())
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
-        return cls(provider)
+        exporter = OTLPSpanExporter(endpoint)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        return cls(provider, exporter)
 
     def close(self) -> None:
         """Send what there is, for as long as FLUSH_S. Idempotent; blocks, so not for an event loop."""
         closing = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         closing.start()
         closing.join(FLUSH_S)
+        if closing.is_alive() and self._exporter is not None:
+            # ends its attempts, and with them the thread
+            self._exporter.shutdown()
 
     def __enter__(self) -> Self:
         return self
