@@ -34,6 +34,7 @@ def test_every_class_has_a_row_or_inherits_one_with_its_meaning() -> None:
         (errors.EngineClosedError(), 503, "engine_closed"),
         (errors.EngineFailedError(KeyError("x")), 500, "engine_failed"),
         (ChoiceFailedError("x", "r", 3), 500, "generation_failed"),
+        (errors.RequestCancelledError("x", "r"), 409, "request_cancelled"),
         (errors.StructureError("x"), 400, "structure_failed"),
         (errors.InvariantError("x"), 500, "internal_error"),
         (KeyError("secret"), 500, "internal_error"),

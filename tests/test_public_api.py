@@ -41,6 +41,7 @@ PUBLIC = {
     "PromptScored",
     "QueueFullError",
     "ReasoningDelta",
+    "RequestCancelledError",
     "Rendering",
     "RequestReport",
     "RequestUsage",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ModelError,
         ParamError,
         QueueFullError,
+        RequestCancelledError,
         StructureError,
         TrioserveError,
     )
@@ -84,6 +85,7 @@ __all__ = [
     "QueueFullError",
     "ReasoningDelta",
     "Rendering",
+    "RequestCancelledError",
     "RequestReport",
     "RequestUsage",
     "SamplingParams",
@@ -123,6 +125,7 @@ _HOMES: Final = {
         "ModelError",
         "ParamError",
         "QueueFullError",
+        "RequestCancelledError",
         "StructureError",
         "TrioserveError",
     ),

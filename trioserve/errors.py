@@ -18,6 +18,7 @@ The tree follows what a caller does about an error, not where it happens::
         EngineFailedError            ... because of an error
       DeviceError                  the device failed, which ends the engine
       GenerationError(request_id)  this request failed; others did not
+        RequestCancelledError        ... somebody ended it
         ChoiceFailedError(index)
       StructureError               a choice can't be what it was to be
       ModelError                   a model can't be found, fetched or read: nothing was loaded
@@ -149,6 +150,10 @@ class GenerationError(TrioserveError):
         self.request_id = request_id
 
 
+class RequestCancelledError(GenerationError):
+    """Somebody ended the request before there was anything to answer."""
+
+
 class ChoiceFailedError(GenerationError):
     """One choice of a request failed, and with it the request."""
 
@@ -195,6 +200,7 @@ ERRORS: Final[dict[type[TrioserveError], ErrorRow]] = {
     EngineFailedError: ErrorRow(500, "server_error", "engine_failed"),
     DeviceError: ErrorRow(500, "server_error", "device_failed"),
     GenerationError: ErrorRow(500, "server_error", "generation_failed"),
+    RequestCancelledError: ErrorRow(409, "invalid_request_error", "request_cancelled"),
     # what the request demands cannot be had, and no retry would change that
     StructureError: ErrorRow(400, "invalid_request_error", "structure_failed"),
     ModelError: ErrorRow(500, "server_error", "model_error"),

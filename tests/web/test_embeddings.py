@@ -129,6 +129,6 @@ async def test_a_request_for_vectors_is_ended_like_any_other() -> None:  # FAN-2
             await trio.sleep(0.5)
             (live,) = server.engine.snapshot().requests
             assert (await server.client.request("DELETE", f"/v1/requests/{live.id}")).status == 200
-        assert responses[0].status == 500
-        assert "cancelled" in json.loads(responses[0].body)["error"]["message"]
+        assert responses[0].status == 409
+        assert json.loads(responses[0].body)["error"]["code"] == "request_cancelled"
         await server.assert_idle()

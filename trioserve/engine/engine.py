@@ -25,7 +25,7 @@ from trioserve.engine.scheduler import Scheduler
 from trioserve.engine.snapshot import EngineSnapshot
 from trioserve.engine.structures import Structures
 from trioserve.engine.ticket import Mailbox
-from trioserve.errors import EngineStoppingError, GenerationError, ParamError
+from trioserve.errors import EngineStoppingError, ParamError, RequestCancelledError
 from trioserve.params import Pooling, SamplingParams
 from trioserve.rendering import AS_USUAL, Rendering
 from trioserve.sched.state import SchedulerStatistics
@@ -157,7 +157,7 @@ class Engine:
 
         Raises:
             ParamError: the model, or its device, makes no vectors.
-            GenerationError: the request was cancelled.
+            RequestCancelledError: the request was cancelled.
             TrioserveError: as entering and leaving ``generate`` raise.
         """
         if self.pooling is None:
@@ -180,7 +180,7 @@ class Engine:
                 pass
         vectors = [prompt.vector for prompt in generation.prompts]
         if None in vectors:
-            raise GenerationError("The request was cancelled before its vectors were computed.", request_id)
+            raise RequestCancelledError("The request was cancelled before its vectors were computed.", request_id)
         return Embeddings(
             vectors=tuple(vector for vector in vectors if vector is not None),
             prompt_tokens=generation.prompt_tokens,

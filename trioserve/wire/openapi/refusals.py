@@ -26,6 +26,7 @@ from trioserve.errors import (
     ModelNotFoundError,
     ParamError,
     QueueFullError,
+    RequestCancelledError,
     RequestNotFoundError,
     StructureError,
     TrioserveError,
@@ -82,6 +83,10 @@ def _generating() -> list[Refusal]:
         Refusal("The server is shutting down.", EngineStoppingError()),
         Refusal("The engine has ended.", EngineClosedError()),
         Refusal("This request failed; others did not.", GenerationError("The tokenizer failed.", "cmpl-1")),
+        Refusal(
+            "It was ended before there was anything to answer; embeddings only.",
+            RequestCancelledError("The request was cancelled before its vectors were computed.", "embd-1"),
+        ),
         Refusal(
             "A choice could not become what its structure says; those of other requests go on.",
             StructureError("No token may follow: all are forbidden."),
