@@ -43,7 +43,7 @@ class Snapshot:
     model: str
 
 
-def document(limits: Limits = LIMITS, *, empty_prompts: bool = True) -> Any:
+def document(limits: Limits = LIMITS, *, empty_prompts: bool = True, embedding_dim: int | None = None) -> Any:
     served = Served(
         version="1.2",
         models=(MODEL,),
@@ -52,6 +52,7 @@ def document(limits: Limits = LIMITS, *, empty_prompts: bool = True) -> Any:
         context_length=INT32_MAX,
         vocab_size=MAX_TOKEN_ID + 1,
         empty_prompts=empty_prompts,
+        embedding_dim=embedding_dim,
         slow_reader_timeout_s=30.0,
         engine=Snapshot,
     )
@@ -472,3 +473,12 @@ def test_every_example_is_valid() -> None:
         schema = {**media["schema"], "components": DOCUMENT["components"]}
         for example in media.get("examples", {}).values():
             Draft202012Validator(schema).validate(example["value"])
+
+
+@pytest.mark.parametrize(("embedding_dim", "taken"), [(None, {1, 5, 6}), (5, {5})])
+def test_vectors_have_the_dimensions_of_the_model(embedding_dim: int | None, taken: set[int]) -> None:
+    components = document(embedding_dim=embedding_dim)["components"]
+    schema = {**components["schemas"]["EmbeddingsRequest"]["properties"]["dimensions"], "components": components}
+    valid = Draft202012Validator(schema).is_valid
+    assert {dimensions for dimensions in (1, 5, 6) if valid(dimensions)} == taken
+    assert valid(None)

@@ -57,6 +57,7 @@ class Looking:
                 empty_prompts=bool(self._service.engine.tokenizer.encode("", add_special=True)),
                 slow_reader_timeout_s=self._service.options.send_stall_timeout,
                 engine=EngineSnapshot,
+                embedding_dim=self._service.engine.info.embedding_dim or None,
                 root_path=self._service.options.root_path,
                 wants_key=self._service.options.api_keys is not None,
             )

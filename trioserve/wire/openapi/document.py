@@ -52,6 +52,8 @@ class Served:
     """``math.inf`` for no limit."""
     engine: type[attrs.AttrsInstance]
     """The class that /v1/engine gives the fields of."""
+    embedding_dim: int | None = None
+    """Numbers in a vector; None: the model makes none."""
     root_path: str = ""
     """The prefix of all paths, as clients see them."""
     wants_key: bool = False
@@ -241,6 +243,9 @@ def _schemas(operations: list[Operation], served: Served) -> dict[str, Schema]:
     schemas["TokenizeRequest"]["oneOf"] = tokens.EITHER
     _bound_prompts(_properties(schemas["CompletionRequest"]), "prompt", served)
     _bound_prompts(_properties(schemas["EmbeddingsRequest"]), "input", served)
+    if served.embedding_dim is not None:
+        dimensions = _given(_properties(schemas["EmbeddingsRequest"])["dimensions"])
+        dimensions.update(minimum=served.embedding_dim, maximum=served.embedding_dim)
     # only a chat of OpenAI's knows no best_of
     _properties(schemas["ChatRequest"])["best_of"].update(extension_marks(32))
     _given(_properties(schemas["ChoiceParams"])["max_tokens"])["maximum"] = served.context_length
