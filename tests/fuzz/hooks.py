@@ -33,7 +33,7 @@ REASONS: Final = [
         r"role must not be assistant: this server begins an answer",
         # how fields go together
         r" goes with \w+ only\.$",
-        r" can't be given together with ",
+        r" can't be given together( with |; )",
         r" can't both be true\.$",
         r"^A request may have at most \d+ choices",
         r"^messages\.\d+\.content is required\.$",
@@ -41,7 +41,7 @@ REASONS: Final = [
         r"^best_of must be",
         r"^min_tokens (must be at most (max_tokens|the tokens of a choice)|can't be given together)",
         r"^logit_bias has two values for one token\.$",
-        r"^structured_outputs takes exactly one of json, regex, choice and grammar\.$",
+        r"^(sampling_params\.)?structured_outputs takes exactly one of json, regex, choice and grammar\.$",
         r"^There are two tools with the name|^There is no tool with the name",
         r"^stop_when takes exactly one of finished and agree\.$",
         r"^stop_when\.pattern goes with stop_when\.agree\.$",
