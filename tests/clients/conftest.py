@@ -11,20 +11,6 @@ import urllib.request
 
 import pytest
 
-NOT_SERVED_YET: set[str] = set()
-"""What tests marked with ``needs`` wait for."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(feature): the test is of a feature that may not be served yet")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        missing = {mark.args[0] for mark in item.iter_markers("needs")} & NOT_SERVED_YET
-        if missing:
-            item.add_marker(pytest.mark.skip(reason=f"not served yet: {', '.join(sorted(missing))}"))
-
 
 @pytest.fixture(scope="session")
 def url() -> str:

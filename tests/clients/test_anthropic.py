@@ -21,8 +21,6 @@ PAINT: Any = {
 }
 ALONE: Any = {"disable_parallel_tool_use": True}
 
-pytestmark = pytest.mark.needs("messages")
-
 
 @pytest.fixture
 def client(url: str) -> anthropic.Anthropic:
@@ -81,7 +79,6 @@ def test_an_error_is_in_the_form_that_the_client_knows(client: anthropic.Anthrop
         client.messages.create(model="claude", max_tokens=16, messages=MESSAGES)
 
 
-@pytest.mark.needs("tools")
 def test_a_turn_with_a_tool(client: anthropic.Anthropic, model: str) -> None:
     settings: Any = {"model": model, "max_tokens": 200, "tools": [PAINT]}
     answer = client.messages.create(**settings, messages=MESSAGES, tool_choice={"type": "any", **ALONE})

@@ -23,9 +23,9 @@ class Colour(pydantic.BaseModel):
 
 @pytest.fixture(
     params=[
-        pytest.param(instructor.Mode.JSON_SCHEMA, marks=pytest.mark.needs("structured output")),
-        pytest.param(instructor.Mode.TOOLS, marks=pytest.mark.needs("tools")),
-        pytest.param(instructor.Mode.TOOLS_STRICT, marks=pytest.mark.needs("tools")),
+        instructor.Mode.JSON_SCHEMA,
+        instructor.Mode.TOOLS,
+        instructor.Mode.TOOLS_STRICT,
     ],
     ids=lambda mode: mode.name.lower(),
 )

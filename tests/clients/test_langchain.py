@@ -84,27 +84,23 @@ def test_completions(settings: dict[str, Any]) -> None:
     assert [len(generations) for generations in result.generations] == [2, 2]
 
 
-@pytest.mark.needs("structured output")
 def test_structured_output_by_json_schema(chat: ChatOpenAI) -> None:
     answer = chat.with_structured_output(Colour, method="json_schema").invoke(QUESTION)
     assert isinstance(answer, Colour)
 
 
-@pytest.mark.needs("tools")
 def test_structured_output_by_a_function(chat: ChatOpenAI) -> None:
     for strict in (None, True):
         answer = chat.with_structured_output(Colour, method="function_calling", strict=strict).invoke(QUESTION)
         assert isinstance(answer, Colour)
 
 
-@pytest.mark.needs("structured output")
 def test_json_mode(chat: ChatOpenAI) -> None:
     answer = chat.with_structured_output(method="json_mode", schema=None, include_raw=True).invoke(QUESTION)
     # its length is up to the model
     assert answer["parsing_error"] is None or answer["raw"].response_metadata["finish_reason"] == "length"
 
 
-@pytest.mark.needs("tools")
 def test_a_turn_with_a_tool(chat: ChatOpenAI) -> None:
     bound = chat.bind_tools([paint], tool_choice="any", strict=True, parallel_tool_calls=False)
     asked = HumanMessage("Paint the wall.")
@@ -117,7 +113,6 @@ def test_a_turn_with_a_tool(chat: ChatOpenAI) -> None:
     assert chat.bind_tools([paint]).invoke([asked, answer, *results]).response_metadata["finish_reason"]
 
 
-@pytest.mark.needs("tools")
 def test_a_streamed_call(chat: ChatOpenAI) -> None:
     bound = chat.bind_tools([paint], tool_choice="paint", parallel_tool_calls=False)
     total: Any = None
@@ -127,14 +122,12 @@ def test_a_streamed_call(chat: ChatOpenAI) -> None:
     paint.invoke(total.tool_calls[0])
 
 
-@pytest.mark.needs("embeddings")
 def test_embeddings(settings: dict[str, Any]) -> None:
     # texts, not the token ids of another model
     embeddings = OpenAIEmbeddings(**settings, check_embedding_ctx_length=False)
     assert [len(vector) for vector in embeddings.embed_documents(["a cat", "a dog"])] == [576, 576]
 
 
-@pytest.mark.needs("responses")
 def test_the_responses_api(settings: dict[str, Any]) -> None:
     chat = ChatOpenAI(**settings, use_responses_api=True, max_tokens=32)
     assert chat.invoke(QUESTION).usage_metadata

@@ -82,13 +82,11 @@ def test_an_error_is_the_one_of_its_status(to: Asked) -> None:
         litellm.completion(**to, messages=[{"role": "user", "content": "colour " * 10_000}])
 
 
-@pytest.mark.needs("structured output")
 def test_a_response_format_is_kept(to: Asked) -> None:
     answer = litellm.completion(**to, messages=MESSAGES, response_format=Colour)
     Colour.model_validate_json(answer.choices[0].message.content)
 
 
-@pytest.mark.needs("tools")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_is_called(to: Asked, stream: bool) -> None:
     function = {"name": "paint", "parameters": Colour.model_json_schema(), "strict": True}
@@ -115,7 +113,6 @@ def test_a_tool_is_called(to: Asked, stream: bool) -> None:
         Colour.model_validate_json(call.function.arguments)
 
 
-@pytest.mark.needs("embeddings")
 def test_embeddings(to: Asked) -> None:
     answer = litellm.embedding(**to, input=["a cat", "a dog"])
     assert [len(item["embedding"]) for item in answer.data] == [576, 576]

@@ -64,14 +64,12 @@ def test_a_completion(call: Call) -> None:
     assert call("-m", "text", "-o", "max_tokens", "8", "The sky is").strip()
 
 
-@pytest.mark.needs("structured output")
 def test_a_schema(call: Call) -> None:
     schema = {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"]}
     said = call("-m", "mine", "--schema", json.dumps({**schema, "additionalProperties": False}), "Is red warm?")
     assert isinstance(json.loads(said)["warm"], bool)
 
 
-@pytest.mark.needs("tools")
 def test_tools_are_offered(call: Call) -> None:
     # whether this model calls one is up to it
     call(

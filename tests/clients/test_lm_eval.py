@@ -72,8 +72,6 @@ def test_texts_are_generated(evaluate: Evaluate, at_once: int) -> None:
     assert all("\n" not in text for sample in samples for (text,) in sample["resps"])
 
 
-@pytest.mark.needs("logprobs")
-@pytest.mark.needs("tokenize")
 @pytest.mark.parametrize("batch", [1, 4])
 def test_likelihoods_choose_what_makes_sense(evaluate: Evaluate, batch: int) -> None:
     # the tokenizer is the server's own, over HTTP

@@ -182,7 +182,6 @@ def test_an_error_names_the_parameter(client: openai.OpenAI, model: str) -> None
     assert missing.value.param == "model"
 
 
-@pytest.mark.needs("structured output")
 def test_parse_gives_an_object_for_each_choice(client: openai.OpenAI, model: str) -> None:
     answer = client.chat.completions.parse(model=model, messages=MESSAGES, response_format=Colour, n=3)
     assert all(isinstance(choice.message.parsed, Colour) for choice in answer.choices)
@@ -192,7 +191,6 @@ def test_parse_gives_an_object_for_each_choice(client: openai.OpenAI, model: str
     assert all(isinstance(choice.message.parsed, Colour) for choice in final.choices)
 
 
-@pytest.mark.needs("structured output")
 def test_json_mode(client: openai.OpenAI, model: str) -> None:
     answer = client.chat.completions.create(
         model=model, messages=MESSAGES, response_format={"type": "json_object"}, n=2, max_tokens=200
@@ -203,7 +201,6 @@ def test_json_mode(client: openai.OpenAI, model: str) -> None:
             pydantic.TypeAdapter(dict[str, Any]).validate_json(choice.message.content or "")
 
 
-@pytest.mark.needs("tools")
 def test_tools_are_called_by_every_choice(client: openai.OpenAI, model: str) -> None:
     for choice_of_tools in ("required", {"type": "function", "function": {"name": "paint"}}):
         asked: Any = {"tools": [PAINT], "tool_choice": choice_of_tools, "n": 2, "parallel_tool_calls": False}
@@ -214,7 +211,6 @@ def test_tools_are_called_by_every_choice(client: openai.OpenAI, model: str) -> 
             assert all(isinstance(call.function.parsed_arguments, Colour) for call in choice.message.tool_calls)
 
 
-@pytest.mark.needs("tools")
 def test_streamed_calls_are_put_together(client: openai.OpenAI, model: str) -> None:
     asked: Any = {"tools": [PAINT], "tool_choice": "required", "n": 2, "parallel_tool_calls": False}
     with client.chat.completions.stream(model=model, messages=MESSAGES, **asked) as stream:
@@ -227,7 +223,6 @@ def test_streamed_calls_are_put_together(client: openai.OpenAI, model: str) -> N
         assert isinstance(choice.message.tool_calls[0].function.parsed_arguments, Colour)
 
 
-@pytest.mark.needs("tools")
 def test_calls_side_by_side_have_ids_of_their_own(client: openai.OpenAI, model: str) -> None:
     # as many as the model likes, and the last may be cut
     asked: Any = {"tools": [PAINT], "tool_choice": "required", "n": 2, "max_tokens": 120, "seed": 1}
@@ -250,7 +245,6 @@ def test_calls_side_by_side_have_ids_of_their_own(client: openai.OpenAI, model: 
     }
 
 
-@pytest.mark.needs("tools")
 def test_the_turn_after_a_call(client: openai.OpenAI, model: str) -> None:
     asked: Any = {"tools": [PAINT], "parallel_tool_calls": False}
     answer = client.chat.completions.create(model=model, messages=MESSAGES, tool_choice="required", **asked)
@@ -262,7 +256,6 @@ def test_the_turn_after_a_call(client: openai.OpenAI, model: str) -> None:
     assert last.choices[0].message.tool_calls is None
 
 
-@pytest.mark.needs("logprobs")
 def test_log_probabilities_of_a_chat(client: openai.OpenAI, model: str) -> None:
     asked: Any = {"model": model, "messages": MESSAGES, "logprobs": True, "top_logprobs": 2, "n": 2, "seed": 5}
     answer = client.chat.completions.create(**asked, max_tokens=4)
@@ -279,7 +272,6 @@ def test_log_probabilities_of_a_chat(client: openai.OpenAI, model: str) -> None:
         assert streamed[choice.index] == pytest.approx([entry.logprob for entry in content])
 
 
-@pytest.mark.needs("logprobs")
 def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI, model: str) -> None:
     answer = client.completions.create(
         model=model, prompt="The sky is", echo=True, logprobs=2, max_tokens=2, temperature=0
@@ -295,7 +287,6 @@ def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI,
     assert len(found.tokens) == len(found.token_logprobs) == len(found.text_offset)
 
 
-@pytest.mark.needs("embeddings")
 def test_embeddings(client: openai.OpenAI, model: str) -> None:
     # as base64, which this client asks for by itself, and as numbers
     by_default = client.embeddings.create(model=model, input=["a cat", "a dog"])
@@ -307,7 +298,6 @@ def test_embeddings(client: openai.OpenAI, model: str) -> None:
     assert by_default.usage.prompt_tokens > 0
 
 
-@pytest.mark.needs("responses")
 def test_a_response(client: openai.OpenAI, model: str) -> None:
     response = client.responses.create(
         model=model, input="Name a colour.", instructions="Be brief.", max_output_tokens=16
@@ -318,7 +308,6 @@ def test_a_response(client: openai.OpenAI, model: str) -> None:
     assert 0 < response.usage.output_tokens <= 16
 
 
-@pytest.mark.needs("responses")
 def test_a_streamed_response(client: openai.OpenAI, model: str) -> None:
     with client.responses.stream(model=model, input="Name a colour.", max_output_tokens=16) as stream:
         events = list(stream)
@@ -330,7 +319,6 @@ def test_a_streamed_response(client: openai.OpenAI, model: str) -> None:
     assert last.response.output_text == heard
 
 
-@pytest.mark.needs("responses")
 def test_a_parsed_response(client: openai.OpenAI, model: str) -> None:
     response = client.responses.parse(model=model, input="Name a colour.", text_format=Colour)
     assert isinstance(response.output_parsed, Colour)

@@ -54,8 +54,8 @@ def test_a_streamed_text(chat: OpenAIChatModel) -> None:
 @pytest.mark.parametrize(
     "output",
     [
-        pytest.param(NativeOutput(Colour), marks=pytest.mark.needs("structured output"), id="native"),
-        pytest.param(ToolOutput(Colour), marks=pytest.mark.needs("tools"), id="tool"),
+        pytest.param(NativeOutput(Colour), id="native"),
+        pytest.param(ToolOutput(Colour), id="tool"),
     ],
 )
 def test_a_typed_output(chat: OpenAIChatModel, output: Any) -> None:
@@ -69,7 +69,6 @@ def test_a_typed_output(chat: OpenAIChatModel, output: Any) -> None:
     assert isinstance(asyncio.run(listen()), Colour)
 
 
-@pytest.mark.needs("tools")
 def test_a_tool_and_then_a_typed_output(chat: OpenAIChatModel) -> None:
     asked: list[str] = []
 
@@ -98,7 +97,6 @@ def test_a_tool_and_then_a_typed_output(chat: OpenAIChatModel) -> None:
     assert asked
 
 
-@pytest.mark.needs("responses")
 def test_the_responses_api(provider: OpenAIProvider, model: str) -> None:
     agent = Agent(OpenAIResponsesModel(model, provider=provider), model_settings=SHORT)
     assert isinstance(agent.run_sync(QUESTION).output, str)

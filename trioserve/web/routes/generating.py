@@ -5,7 +5,6 @@ Owns: the order of the checks of a request, and what its answer says of itself. 
 
 from __future__ import annotations
 
-import time
 import uuid
 
 import attrs
@@ -14,8 +13,8 @@ from quart_trio.wrappers import TrioResponse
 from trioserve.abc import Tokenizer
 from trioserve.engine.generation import Generation
 from trioserve.engine.prompts import Prompt
-from trioserve.web.routes.running import Job, run_job
-from trioserve.web.routes.service import Rule, Service, as_written, given_request_id
+from trioserve.web.routes.running import head_of, run_chat, run_generation
+from trioserve.web.routes.service import Rule, Service, given_request_id
 from trioserve.wire.answer import AnswerBuilder
 from trioserve.wire.calls import Call
 from trioserve.wire.chunks import ChunkBuilder
@@ -38,17 +37,7 @@ class _Builders:
     def head(self, generation: Generation) -> Head:
         # here, and not before: now they are known to be of this model
         echo_texts = tuple(map(self._text, self.echoed))
-        return Head(
-            kind=self.kind,
-            id=generation.request_id,
-            created=int(time.time()),
-            model=self.call.model,
-            n=generation.n,
-            prompt_tokens=tuple(prompt.prompt_tokens for prompt in generation.prompts),
-            echo_texts=echo_texts,
-            ranked=self.call.params.ranked,
-            details=self._details(generation),
-        )
+        return head_of(generation, self.call, self.kind, echo_texts=echo_texts, details=self._details(generation))
 
     def _details(self, generation: Generation) -> Details | None:
         call = self.call
@@ -94,15 +83,8 @@ class Generating:
     async def chat_completions(self) -> TrioResponse:
         call = await self._service.decode(parse_chat)
         self._service.check_model(call.model)
-        chat = await self._engine.prepare_chat(call.messages, call.params, tools=call.tools, rendering=call.rendering)
-        generation = self._engine.generate(
-            chat.prompt,
-            chat.params,
-            request_id=f"chatcmpl-{uuid.uuid4().hex}",
-            alias=given_request_id(),
-            output=chat.output,
-        )
-        return await self._run(generation, _Builders(call=call, kind="chat", tokenizer=self._engine.tokenizer))
+        builders = _Builders(call=call, kind="chat", tokenizer=self._engine.tokenizer)
+        return await run_chat(self._service, call, "chatcmpl-", builders)
 
     async def completions(self) -> TrioResponse:
         call = await self._service.decode(parse_completion)
@@ -116,14 +98,4 @@ class Generating:
         )
         echoed = call.prompts if call.echo else ()
         builders = _Builders(call=call, kind="completion", tokenizer=self._engine.tokenizer, echoed=echoed)
-        return await self._run(generation, builders)
-
-    async def _run(self, generation: Generation, builders: _Builders) -> TrioResponse:
-        job = Job(
-            generation=generation,
-            stream=builders.call.stream,
-            answer_builder=builders.answer_builder,
-            chunk_builder=builders.chunk_builder,
-        )
-        with as_written(builders.call.names):
-            return await run_job(job, self._service.options.ping_interval)
+        return await run_generation(self._service, call, generation, builders)

@@ -5,21 +5,17 @@ Owns: the order of the checks of a request, and what its answer says of itself. 
 
 from __future__ import annotations
 
-import time
-import uuid
-
 import attrs
 from quart_trio.wrappers import TrioResponse
 
 from trioserve.engine.generation import Generation
 from trioserve.web.dialects import MESSAGES_PATH
-from trioserve.web.routes.running import Job, run_job
-from trioserve.web.routes.service import Rule, Service, as_written, given_request_id, json_response
+from trioserve.web.routes.running import head_of, run_chat
+from trioserve.web.routes.service import Rule, Service, as_written, json_response
 from trioserve.wire.anthropic.answer import MessageBuilder, count_body
 from trioserve.wire.anthropic.call import MessagesCall
 from trioserve.wire.anthropic.decode import parse_count, parse_message
 from trioserve.wire.anthropic.stream import MessageStreamBuilder
-from trioserve.wire.tally import Head
 
 
 @attrs.frozen
@@ -29,21 +25,10 @@ class _Builders:
     call: MessagesCall
 
     def answer_builder(self, generation: Generation) -> MessageBuilder:
-        return MessageBuilder(self._head(generation))
+        return MessageBuilder(head_of(generation, self.call, "message"))
 
     def chunk_builder(self, generation: Generation) -> MessageStreamBuilder:
-        return MessageStreamBuilder(self._head(generation))
-
-    def _head(self, generation: Generation) -> Head:
-        return Head(
-            kind="message",
-            id=generation.request_id,
-            created=int(time.time()),
-            model=self.call.model,
-            n=generation.n,
-            prompt_tokens=tuple(prompt.prompt_tokens for prompt in generation.prompts),
-            ranked=self.call.params.ranked,
-        )
+        return MessageStreamBuilder(head_of(generation, self.call, "message"))
 
 
 class Messages:
@@ -63,25 +48,7 @@ class Messages:
     async def messages(self) -> TrioResponse:
         call = await self._service.decode(parse_message)
         self._service.check_model(call.model)
-        builders = _Builders(call)
-        with as_written(call.names):
-            chat = await self._engine.prepare_chat(
-                call.messages, call.params, tools=call.tools, rendering=call.rendering
-            )
-            generation = self._engine.generate(
-                chat.prompt,
-                chat.params,
-                request_id=f"msg_{uuid.uuid4().hex}",
-                alias=given_request_id(),
-                output=chat.output,
-            )
-            job = Job(
-                generation=generation,
-                stream=call.stream,
-                answer_builder=builders.answer_builder,
-                chunk_builder=builders.chunk_builder,
-            )
-            return await run_job(job, self._service.options.ping_interval)
+        return await run_chat(self._service, call, "msg_", _Builders(call))
 
     async def count_message_tokens(self) -> TrioResponse:
         call = await self._service.decode(parse_count)

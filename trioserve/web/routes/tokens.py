@@ -5,7 +5,6 @@ Owns: the paths of who works with token ids. Must not know: formats, scheduling.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from quart_trio.wrappers import TrioResponse
 
 from trioserve.engine.generation import Generation
 from trioserve.errors import ParamError
-from trioserve.web.routes.running import Job, run_job
+from trioserve.web.routes.running import head_of, run_generation
 from trioserve.web.routes.service import (
     INLINE_BODY_BYTES,
     Rule,
@@ -56,16 +55,7 @@ class _Builders:
         told = None
         if params.prompt_logprobs is not None:
             told = Details(texts=self.texts, prompt_logprobs=params.prompt_logprobs)
-        return Head(
-            kind="tokens",
-            id=generation.request_id,
-            created=int(time.time()),
-            model=self.call.model,
-            n=generation.n,
-            prompt_tokens=(generation.prompt_tokens,),
-            ranked=params.ranked,
-            details=told,
-        )
+        return head_of(generation, self.call, "tokens", details=told)
 
     def answer_builder(self, generation: Generation) -> TokenAnswerBuilder:
         return TokenAnswerBuilder(self.head(generation), self.call.params.logprobs)
@@ -177,14 +167,7 @@ class Tokens:
                 request_id=call.request_id or f"gen-{uuid.uuid4().hex}",
                 alias=given_request_id(),
             )
-            builders = _Builders(call, texts)
-            job = Job(
-                generation=generation,
-                stream=call.stream,
-                answer_builder=builders.answer_builder,
-                chunk_builder=builders.chunk_builder,
-            )
-            return await run_job(job, self._service.options.ping_interval)
+        return await run_generation(self._service, call, generation, _Builders(call, texts))
 
     def _check_model(self, name: str | None) -> None:
         """As for every other path, where a model must be named."""

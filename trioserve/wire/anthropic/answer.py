@@ -7,35 +7,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Event, PromptScored
 from trioserve.wire.anthropic import shapes
+from trioserve.wire.gathering import Gathering
 from trioserve.wire.line import json_line
-from trioserve.wire.segments import Segments
-from trioserve.wire.tally import Head, Tally
+from trioserve.wire.tally import Head
 
 
-class MessageBuilder:
+class MessageBuilder(Gathering):
     """Makes the body of one message: ``feed`` for every event, then ``answer``."""
 
     def __init__(self, head: Head) -> None:
+        super().__init__(head)
         self._head: Final = head
-        self._tally: Final = Tally(head)
-        self._segments: Final = Segments(head.choices)
-
-    def __repr__(self) -> str:
-        return f"<MessageBuilder: {self._tally!r}>"
-
-    def feed(self, event: Event) -> None:
-        """Take one event."""
-        if isinstance(event, PromptScored):
-            return
-        if isinstance(event, ChoiceFinished):
-            self._tally.finish(event)
-        self._segments.feed(event)
 
     def answer(self) -> bytes:
         """The body, in JSON, the blocks of one choice together. Only once all choices have finished."""
-        return json_line(shapes.whole(self._head, self._tally, self._segments.in_order_of_choices()))
+        return json_line(shapes.whole(self._head, self.tally, self.segments.in_order_of_choices()))
 
 
 def count_body(input_tokens: int) -> bytes:

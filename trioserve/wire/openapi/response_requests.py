@@ -17,7 +17,7 @@ from trioserve.wire.openapi.marks import extension, extension_marks, meaning
 from trioserve.wire.openapi.requests import DrawingRequest
 from trioserve.wire.openapi.sampling import Count, StopString, StopStrings
 from trioserve.wire.openapi.structured import AsJsonObject, AsText, NamedSchema
-from trioserve.wire.openapi.tools import ANY_OBJECT, ParallelToolCalls, ReasoningEffort, ToolName
+from trioserve.wire.openapi.tools import ParallelToolCalls, ReasoningEffort, ToolFunction, ToolName
 from trioserve.wire.responses import decode, items, tools
 
 
@@ -87,22 +87,10 @@ class TextConfig(Body, kw_only=True):
     format: TextFormat | None = None
 
 
-class GivenFunction(Body, kw_only=True):
+class GivenFunction(ToolFunction, kw_only=True):
     """A function that the caller runs when the model asks for it."""
 
     type: Literal["function"]
-    name: Annotated[ToolName, meaning("No other tool of the request has it.")]
-    description: str | None = None
-    parameters: Annotated[
-        object,
-        Meta(
-            description="The JSON schema of the arguments, which are an object. By default there are none.",
-            extra_json_schema=ANY_OBJECT,
-        ),
-    ] = None
-    strict: Annotated[
-        bool | None, meaning("The arguments always follow the schema, which must be one that can be enforced.")
-    ] = False
 
 
 class OneOfTools(Body, kw_only=True):

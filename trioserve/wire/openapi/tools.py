@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from trioserve.tools import MAX_TOOLS, TOOL_NAME
+from trioserve.wire.openapi.body import Body
 from trioserve.wire.openapi.marks import extension, extension_marks, meaning
 
 NAME_PATTERN: Final = f"^{TOOL_NAME.pattern}$"
@@ -17,11 +18,7 @@ ANY_OBJECT: Final[dict[str, object]] = {"anyOf": [{"type": "object"}, {"type": "
 ToolName = Annotated[str, Meta(pattern=NAME_PATTERN)]
 
 
-class ToolBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A JSON object of a request: a field that is not known is refused."""
-
-
-class ToolFunction(ToolBody, kw_only=True):
+class ToolFunction(Body, kw_only=True):
     """A function that the caller runs when the model asks for it."""
 
     name: Annotated[ToolName, meaning("No other tool of the request has it.")]
@@ -38,40 +35,40 @@ class ToolFunction(ToolBody, kw_only=True):
     ] = False
 
 
-class Tool(ToolBody, kw_only=True):
+class Tool(Body, kw_only=True):
     """A tool that the model may call."""
 
     type: Literal["function"]
     function: ToolFunction
 
 
-class NamedFunction(ToolBody, kw_only=True):
+class NamedFunction(Body, kw_only=True):
     """The name of one of the tools."""
 
     name: ToolName
 
 
-class ToolByName(ToolBody, kw_only=True):
+class ToolByName(Body, kw_only=True):
     """One of the tools."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
-class ChosenTool(ToolBody, kw_only=True, tag_field="type", tag="function"):
+class ChosenTool(Body, kw_only=True, tag_field="type", tag="function"):
     """Every choice is one call of this tool."""
 
     function: NamedFunction
 
 
-class AllowedTools(ToolBody, kw_only=True):
+class AllowedTools(Body, kw_only=True):
     """Some of the tools."""
 
     mode: Annotated[Literal["auto", "required"], meaning("Whether a choice may call them or must.")]
     tools: Annotated[list[ToolByName], Meta(min_length=1)]
 
 
-class ChosenTools(ToolBody, kw_only=True, tag_field="type", tag="allowed_tools"):
+class ChosenTools(Body, kw_only=True, tag_field="type", tag="allowed_tools"):
     """The model is told of all tools, and can call these."""
 
     allowed_tools: AllowedTools

@@ -7,32 +7,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from trioserve.events import ChoiceFinished, Event, PromptScored
+from trioserve.wire.gathering import Gathering
 from trioserve.wire.line import json_line
 from trioserve.wire.responses.shapes import Shapes
-from trioserve.wire.segments import Segments
-from trioserve.wire.tally import Head, Tally
+from trioserve.wire.tally import Head
 
 
-class ResponseBuilder:
+class ResponseBuilder(Gathering):
     """Makes the body of one response: ``feed`` for every event, then ``answer``."""
 
     def __init__(self, head: Head, shapes: Shapes) -> None:
+        super().__init__(head)
         self._shapes: Final = shapes
-        self._tally: Final = Tally(head)
-        self._segments: Final = Segments(head.choices)
-
-    def __repr__(self) -> str:
-        return f"<ResponseBuilder: {self._tally!r}>"
-
-    def feed(self, event: Event) -> None:
-        """Take one event."""
-        if isinstance(event, PromptScored):
-            return
-        if isinstance(event, ChoiceFinished):
-            self._tally.finish(event)
-        self._segments.feed(event)
 
     def answer(self) -> bytes:
         """The body, in JSON, the items of one choice together. Only once all choices have finished."""
-        return json_line(self._shapes.closing(self._tally, self._segments.in_order_of_choices()))
+        return json_line(self._shapes.closing(self.tally, self.segments.in_order_of_choices()))
